@@ -1,0 +1,1 @@
+"""Which engine arguments are tried."""

@@ -1,0 +1,1 @@
+"""The engine host and the replay against it."""

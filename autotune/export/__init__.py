@@ -1,0 +1,1 @@
+"""The winner as something that can be served."""
