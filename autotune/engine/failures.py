@@ -1,0 +1,69 @@
+"""From the text that an engine left behind to the class of its failure and the line that shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.engine.protocol import Failure, FailureClass
+
+_Rule = tuple[re.Pattern[str], FailureClass]
+
+# The first rule that matches any line wins, so that a consequence never hides its cause.
+_START_RULES: Sequence[_Rule] = (
+    (re.compile(r"larger than the available KV cache memory", re.I), "no_kv_room"),
+    (re.compile(r"No available memory for the cache blocks", re.I), "no_kv_room"),
+    (re.compile(r"Free memory on device .* is less than", re.I), "oom_start"),
+    (re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory", re.I), "oom_start"),
+    (re.compile(r"validation errors? for \w*(Args|Config)", re.I), "refused_argument"),
+)
+_RUN_RULES: Sequence[_Rule] = (
+    (re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory", re.I), "oom_run"),
+)
+_CAUSE = re.compile(r"^\S*(Error|Exception|Fault)\b.*:|\berror:", re.I)
+_EVIDENCE_CHARACTERS = 400
+_TAIL_BYTES = 256 * 1024
+
+
+def read_tail(path: Path) -> str:
+    """Return the last part of a log file, '' if there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def classify_start(log_text: str, message: str) -> Failure:
+    """Class a failed start by the engine's output, else by the exception's own ``message``."""
+    return _classify(_START_RULES, log_text, message, otherwise="unknown")
+
+
+def classify_run(log_text: str, message: str) -> Failure:
+    """Class an engine that died under a replay."""
+    return _classify(_RUN_RULES, log_text, message, otherwise="engine_dead")
+
+
+def _classify(
+    rules: Sequence[_Rule], log_text: str, message: str, *, otherwise: FailureClass
+) -> Failure:
+    lines = [*log_text.splitlines(), *message.splitlines()]
+    for pattern, failure_class in rules:
+        for line in lines:
+            if pattern.search(line):
+                return Failure(failure_class, _shorten(line))
+    causes = [line for line in lines if _CAUSE.search(_without_prefix(line))]
+    return Failure(otherwise, _shorten(causes[-1] if causes else message))
+
+
+def _without_prefix(line: str) -> str:
+    """Cut vLLM's ``(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1]`` from a line."""
+    line = re.sub(r"^\([^)]*\)\s*", "", line)
+    return re.sub(r"^(ERROR|WARNING|INFO)\s+\S+\s+\S+\s+\[[^\]]*\]\s*", "", line)
+
+
+def _shorten(line: str) -> str:
+    return _without_prefix(line.strip())[:_EVIDENCE_CHARACTERS]

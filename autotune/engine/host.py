@@ -1,0 +1,252 @@
+"""The engine host: a child process that has imported vLLM once and runs one engine at a time.
+
+Started by the supervisor as ``python -m autotune.engine.host FD PARENT``. It reads one command
+after the other from the channel on FD and answers each; while a replay runs it reports progress.
+Its own output and that of its engines goes to the log file of the current trial.
+
+Commands and their answers: ``describe`` and ``validate`` look at a configuration without starting
+anything, ``start``, ``replay`` and ``stop`` handle an engine, ``quit`` ends the process. A command
+that fails is answered by ``failed`` with the class of the failure and its evidence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.engine.channel import Channel, ChannelClosed, Message
+from autotune.engine.failures import classify_run, classify_start, read_tail
+from autotune.engine.parent_death import HOST_VARIABLE, die_with_parent
+from autotune.engine.protocol import Failure, TrialFailed
+from autotune.traffic.prompts import prompt_token_ids
+from autotune.traffic.replay import PreparedRequest, Replay
+from objectives.latency import RequestSamples
+
+_PROGRESS_EVERY_S = 1.0
+_ERRORS_KEPT = 5
+
+
+class EngineHost:
+    """Answers commands; holds at most one engine."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._engine: Any = None
+        self._log_path: Path | None = None
+
+    async def serve(self) -> None:
+        """Answer commands until told to quit or the controller is gone."""
+        loop = asyncio.get_running_loop()
+        handlers = {
+            "describe": self._describe,
+            "validate": self._validate,
+            "start": self._start,
+            "replay": self._replay,
+            "stop": self._stop,
+        }
+        while True:
+            try:
+                command = await loop.run_in_executor(None, self._channel.receive)
+            except ChannelClosed:
+                return
+            if command.kind == "quit":
+                return
+            try:
+                answer = await handlers[command.kind](command)
+            except TrialFailed as outcome:
+                answer = _failed(outcome.failure)
+            # The trial boundary: whatever goes wrong in vLLM must become an answer.
+            except Exception as error:  # noqa: BLE001
+                text = f"{type(error).__name__}: {error}"
+                answer = _failed(classify_start(read_tail_of(self._log_path), text))
+            self._channel.send(answer)
+
+    async def _describe(self, command: Message) -> Message:
+        from autotune.engine import serve_flags, vllm_engine
+
+        config = vllm_engine.build_config(command.body["engine_args"])
+        return Message(
+            "described",
+            {
+                "info": vllm_engine.describe_config(config).to_json(),
+                "flags": serve_flags.describe_flags(),
+            },
+        )
+
+    async def _validate(self, command: Message) -> Message:
+        from autotune.engine import vllm_engine
+
+        engine_args = command.body["engine_args"]
+        unknown = set(engine_args) - set(vllm_engine.engine_argument_names())
+        if unknown:
+            return Message(
+                "validated",
+                {
+                    "error": f"vLLM has no engine argument {sorted(unknown)[0]!r}",
+                    "known": list(vllm_engine.engine_argument_names()),
+                },
+            )
+        try:
+            vllm_engine.build_config(engine_args)
+        # pydantic's ValidationError is a ValueError; models that cannot be loaded raise OSError.
+        except (ValueError, TypeError, OSError, NotImplementedError) as error:
+            return Message("validated", {"error": str(error), "known": []})
+        return Message("validated", {"error": None, "known": []})
+
+    async def _start(self, command: Message) -> Message:
+        from autotune.engine import vllm_engine
+
+        self._log_path = Path(command.body["log_path"])
+        redirect_output(self._log_path)
+        begun = time.perf_counter()
+        try:
+            self._engine = vllm_engine.VllmEngine.start(command.body["engine_args"])
+        except (RuntimeError, ValueError, TypeError, OSError) as error:
+            text = f"{type(error).__name__}: {error}"
+            raise TrialFailed(classify_start(read_tail(self._log_path), text)) from error
+        info = self._engine.info().to_json()
+        return Message("started", {"info": info, "start_s": time.perf_counter() - begun})
+
+    async def _replay(self, command: Message) -> Message:
+        body = command.body
+        prepared = prepare(command.arrays, body, vocab_size=self._engine.info().vocab_size)
+        gc.collect()
+        gc.freeze()
+        begun = time.perf_counter()
+        try:
+            warm_rows = prepared[: body["warmup_requests"]]
+            await self._watched("warmup", warm_rows, salt=f"{body['salt']}-warmup")
+            warmed = time.perf_counter()
+            await self._engine.reset_prefix_cache()
+            replay, samples = await self._watched("replay", prepared, salt=body["salt"])
+        # The trial boundary: an engine that dies under load may raise anything.
+        except Exception as error:  # noqa: BLE001
+            text = _leaf_text(error)
+            raise TrialFailed(classify_run(read_tail_of(self._log_path), text)) from error
+        done = time.perf_counter()
+        iterations = self._engine.take_iterations(started_at=replay.started_at)
+        return Message(
+            "replayed",
+            {
+                "warmup_s": warmed - begun,
+                "replay_s": done - warmed,
+                "errors": replay.progress.errors[:_ERRORS_KEPT],
+            },
+            {**samples.to_arrays(), **iterations.to_arrays()},
+        )
+
+    async def _watched(
+        self, stage: str, prepared: Sequence[PreparedRequest], *, salt: str
+    ) -> tuple[Replay, RequestSamples]:
+        """Run a replay while reporting its progress."""
+        self._engine.take_iterations(started_at=0.0)
+        replay = Replay(prepared, self._engine, salt=salt)
+        reporter = asyncio.create_task(self._report(stage, replay))
+        try:
+            return replay, await replay.run()
+        finally:
+            reporter.cancel()
+
+    async def _report(self, stage: str, replay: Replay) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_EVERY_S)
+            progress = replay.progress
+            self._channel.send(
+                Message(
+                    "progress",
+                    {
+                        "stage": stage,
+                        "total": progress.total,
+                        "sent": progress.sent,
+                        "done": progress.done,
+                        "tokens": progress.tokens,
+                    },
+                )
+            )
+
+    async def _stop(self, _command: Message) -> Message:
+        begun = time.perf_counter()
+        if self._engine is not None:
+            self._engine.stop()
+            self._engine = None
+            gc.unfreeze()
+            gc.collect()
+        return Message("stopped", {"stop_s": time.perf_counter() - begun})
+
+
+def prepare(
+    arrays: Mapping[str, NDArray[Any]], body: Mapping[str, Any], *, vocab_size: int
+) -> list[PreparedRequest]:
+    """Build the requests of a replay from the arrays that the supervisor sends.
+
+    ``hash_ids`` holds the ids of all rows one after the other, ``hash_counts`` how many belong to
+    each row.
+    """
+    ids_of_rows = np.split(arrays["hash_ids"], np.cumsum(arrays["hash_counts"])[:-1])
+    return [
+        PreparedRequest(
+            scheduled_s=float(arrays["scheduled_s"][row]),
+            prompt=prompt_token_ids(
+                hash_ids,
+                int(arrays["input_lengths"][row]),
+                block_size=body["block_size"],
+                seed=body["seed"],
+                vocab_size=vocab_size,
+            ).tolist(),
+            output_tokens=int(arrays["output_lengths"][row]),
+            priority=int(arrays["priorities"][row]),
+        )
+        for row, hash_ids in enumerate(ids_of_rows)
+    ]
+
+
+def redirect_output(path: Path) -> None:
+    """Send this process's output, and that of its future children, to the end of a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def read_tail_of(path: Path | None) -> str:
+    return "" if path is None else read_tail(path)
+
+
+def _failed(failure: Failure) -> Message:
+    return Message("failed", {"class": failure.failure_class, "evidence": failure.evidence})
+
+
+def _leaf_text(error: BaseException) -> str:
+    """Return the first real exception inside nested exception groups, as text."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
+def main() -> None:
+    """Entry point of the child process."""
+    fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    die_with_parent(signal.SIGKILL, parent_pid=parent_pid)
+    # The controller alone decides what a Ctrl-C means; it reaches the whole terminal group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[HOST_VARIABLE] = str(os.getpid())
+    for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"):
+        os.environ.setdefault(name, "1")
+    asyncio.run(EngineHost(Channel(socket.socket(fileno=fd))).serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Open-loop replay: every request leaves at its recorded time, whatever the engine does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from objectives.latency import RequestSamples
+
+
+class RequestFailed(Exception):  # noqa: N818 - one request's outcome, counted and not raised on
+    """One request ended without its tokens; the engine lives on."""
+
+
+class TokenSource(Protocol):
+    """An engine, as a replay sees it."""
+
+    def generate(
+        self, prompt: Sequence[int], output_tokens: int, *, request_id: str, salt: str, priority: int
+    ) -> AsyncIterator[int]:
+        """Yield the number of new tokens of each delivery, ``output_tokens`` in all.
+
+        Raises:
+            RequestFailed: this request failed. Any other exception ends the whole replay.
+        """
+        ...
+
+    def cached_tokens(self, request_id: str) -> int:
+        """Return how many prompt tokens of a finished request came from the prefix cache."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request ready to send: seconds from the start of the replay, token ids, output length."""
+
+    scheduled_s: float
+    prompt: Sequence[int]
+    output_tokens: int
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counters that a watcher may read while a replay runs."""
+
+    total: int
+    sent: int = 0
+    done: int = 0
+    tokens: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Stamps:
+    """What one request's consumer writes down."""
+
+    sent_s: float = float("nan")
+    tokens: int = 0
+    cached: int = 0
+    failed: bool = False
+    deliveries_s: list[float] = field(default_factory=list)
+
+
+class Replay:
+    """Replays prepared requests, in order of their scheduled times, against one engine.
+
+    Args:
+        requests: sorted by ``scheduled_s``.
+        source: the engine.
+        salt: separates this replay's prefix cache entries from all others.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[PreparedRequest],
+        source: TokenSource,
+        *,
+        salt: str,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._requests = requests
+        self._source = source
+        self._salt = salt
+        self._clock = clock
+        self._stamps = [_Stamps() for _ in requests]
+        self.started_at = float("nan")
+        self.progress = Progress(total=len(requests))
+
+    async def run(self) -> RequestSamples:
+        """Send everything on time, wait for every last token, and return the stamps."""
+        self.started_at = self._clock()
+        async with asyncio.TaskGroup() as group:
+            for row, request in enumerate(self._requests):
+                delay_s = self.started_at + request.scheduled_s - self._clock()
+                if delay_s > 0:
+                    await asyncio.sleep(delay_s)
+                group.create_task(self._consume(row, request))
+                self.progress.sent += 1
+        return self._samples()
+
+    async def _consume(self, row: int, request: PreparedRequest) -> None:
+        stamps = self._stamps[row]
+        request_id = f"{self._salt}-{row}"
+        stamps.sent_s = self._clock() - self.started_at
+        stream = self._source.generate(
+            request.prompt,
+            request.output_tokens,
+            request_id=request_id,
+            salt=self._salt,
+            priority=request.priority,
+        )
+        try:
+            async for new_tokens in stream:
+                if new_tokens:
+                    stamps.deliveries_s.append(self._clock() - self.started_at)
+                    stamps.tokens += new_tokens
+                    self.progress.tokens += new_tokens
+        except RequestFailed as error:
+            stamps.failed = True
+            self.progress.errors.append(str(error))
+        # A stream that ends short of its forced length is no answer.
+        stamps.failed = stamps.failed or stamps.tokens < request.output_tokens
+        stamps.cached = self._source.cached_tokens(request_id)
+        self.progress.done += 1
+
+    def _samples(self) -> RequestSamples:
+        nan = float("nan")
+        gaps = [np.diff(stamps.deliveries_s) for stamps in self._stamps]
+        firsts = [s.deliveries_s[0] if s.deliveries_s else nan for s in self._stamps]
+        lasts = [s.deliveries_s[-1] if s.deliveries_s else nan for s in self._stamps]
+        return RequestSamples(
+            scheduled_s=np.array([r.scheduled_s for r in self._requests], dtype=np.float64),
+            sent_s=np.array([s.sent_s for s in self._stamps], dtype=np.float64),
+            first_token_s=np.array(firsts, dtype=np.float64),
+            last_token_s=np.array(lasts, dtype=np.float64),
+            prompt_tokens=np.array([len(r.prompt) for r in self._requests], dtype=np.int64),
+            output_tokens=np.array([s.tokens for s in self._stamps], dtype=np.int64),
+            expected_output_tokens=np.array(
+                [r.output_tokens for r in self._requests], dtype=np.int64
+            ),
+            cached_tokens=np.array([s.cached for s in self._stamps], dtype=np.int64),
+            failed=np.array([s.failed for s in self._stamps], dtype=np.bool_),
+            gap_s=np.concatenate(gaps) if gaps else np.empty(0),
+            gap_request=np.repeat(np.arange(len(gaps)), [len(gap) for gap in gaps]),
+        )
