@@ -76,7 +76,8 @@ class RequestSamples:
     @property
     def lost(self) -> Bools:
         """The requests that count as infinitely late: failed, or without any token."""
-        return np.logical_or(self.failed, np.isnan(self.first_token_s))
+        lost: Bools = self.failed | np.isnan(self.first_token_s)
+        return lost
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -1,0 +1,265 @@
+"""Aggregates of latencies, how sure they are, and how two replays of one trace compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectives.arrays import F8, I8
+from objectives.bootstrap import (
+    Resampled,
+    block_bootstrap_indices,
+    default_block,
+    interpolate,
+    resample_weights,
+)
+from objectives.errors import ObjectiveError, nearest
+
+__all__ = [
+    "AGGREGATES",
+    "Interval",
+    "aggregate",
+    "block_bootstrap_indices",
+    "bootstrap_draws",
+    "default_block",
+    "interval",
+    "intervals",
+    "paired_log_ratio",
+    "pooled_interval",
+    "requests_needed",
+    "resample_weights",
+]
+
+AGGREGATES = ("mean", "p50", "p90", "p95", "p99", "max")
+
+_QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_NEITHER_TAIL = 0.975
+_FEWEST_FOR_MEAN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One-sided bounds of an aggregate; None: the sample is too small to give that bound."""
+
+    low: float | None
+    high: float | None
+
+
+def aggregate(values: F8, name: str) -> float | None:
+    """Return one of ``AGGREGATES`` over ``values``; NaN entries are left out.
+
+    Percentiles are linear between order statistics, as ``np.percentile`` by default. Infinite
+    values stay: the mean is then inf, and so is a percentile at or on the way to one of them.
+
+    Returns:
+        None if nothing is left.
+
+    Raises:
+        ObjectiveError: unknown name.
+    """
+    quantile = _quantile(name)
+    kept = values[~np.isnan(values)]
+    if not kept.size:
+        return None
+    if quantile is None:
+        return float(np.mean(kept))
+    if np.isfinite(kept).all():
+        return float(np.percentile(kept, quantile * 100))
+    return _quantile_with_inf(kept, quantile)
+
+
+def requests_needed(name: str) -> int | None:
+    """Return how many requests an aggregate needs before it has a finite upper bound.
+
+    Order statistics: among n independent values the largest lies above the q-quantile with
+    probability 1 − q^n. The smallest n for which that is at least 97.5 % (the upper half of a
+    two-sided 95 % interval) is 72 for p95 and 368 for p99. The mean needs 2.
+
+    Returns:
+        None for ``max``, which no sample bounds from above.
+    """
+    quantile = _quantile(name)
+    if quantile is None:
+        return _FEWEST_FOR_MEAN
+    if quantile == 1.0:
+        return None
+    return math.ceil(math.log(1 - _NEITHER_TAIL) / math.log(quantile))
+
+
+def interval(
+    values_by_request: F8,
+    aggregate_name: str,
+    *,
+    resamples: int = 400,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Interval:
+    """Return bounds of an aggregate of one value per request, in arrival order.
+
+    ``low`` and ``high`` are the 5th and 95th percentile of the moving-block bootstrap: each is
+    a one-sided 95 % bound, together they are a 90 % interval. Requests with NaN take their
+    place in the blocks but give no value. ``high`` may be inf, if lost requests weigh enough.
+
+    Returns:
+        ``high`` None below ``requests_needed`` and for ``max``; both None below 2 values.
+    """
+    rows = np.arange(values_by_request.size)
+    weights = resample_weights(values_by_request.size, resamples=resamples, seed=seed)
+    found = intervals(values_by_request, rows, weights, (aggregate_name,), confidence=confidence)
+    return found[aggregate_name]
+
+
+def pooled_interval(
+    values: F8,
+    owner: I8,
+    requests: int,
+    aggregate_name: str,
+    *,
+    resamples: int = 400,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Interval:
+    """Return bounds of an aggregate of values that are pooled over requests, such as ITL.
+
+    As ``interval``, but a drawn request brings all its values along; only requests that have
+    a value count towards ``requests_needed``.
+
+    Args:
+        values: [k], in any order.
+        owner: [k], the row of the request that each value belongs to.
+        requests: number of requests in arrival order, those without a value included.
+    """
+    weights = resample_weights(requests, resamples=resamples, seed=seed)
+    found = intervals(values, owner, weights, (aggregate_name,), confidence=confidence)
+    return found[aggregate_name]
+
+
+def intervals(
+    values: F8,
+    owner: I8,
+    weights: F8,
+    aggregate_names: Iterable[str],
+    *,
+    confidence: float = 0.95,
+) -> dict[str, Interval]:
+    """As ``pooled_interval`` for several aggregates, with the weights drawn beforehand."""
+    kept = ~np.isnan(values)
+    requests = np.unique(owner[kept]).size
+    resampled = Resampled(values[kept], owner[kept], weights)
+    found = {}
+    for name in aggregate_names:
+        needed = requests_needed(name)
+        draws = _draws(resampled, name)
+        low = _bound(draws, 1 - confidence) if requests >= _FEWEST_FOR_MEAN else None
+        enough = needed is not None and requests >= needed
+        found[name] = Interval(low, _bound(draws, confidence) if enough else None)
+    return found
+
+
+def bootstrap_draws(
+    values: F8,
+    aggregate_name: str,
+    *,
+    owner: I8 | None = None,
+    requests: int | None = None,
+    resamples: int = 400,
+    seed: int = 0,
+) -> F8:
+    """Return the aggregate in each resample: [resamples], NaN where it drew no value.
+
+    Replays of one trace have equal requests in equal rows: with one ``seed`` their draws are
+    paired, which is what a comparison of cells wants.
+
+    Args:
+        values: one per request, or pooled if ``owner`` and ``requests`` say so.
+        aggregate_name: one of ``AGGREGATES``.
+        owner: as in ``pooled_interval``.
+        requests: as in ``pooled_interval``.
+        resamples: number of draws.
+        seed: of the draws.
+    """
+    rows = np.arange(values.size) if owner is None else owner
+    count = values.size if requests is None else requests
+    weights = resample_weights(count, resamples=resamples, seed=seed)
+    kept = ~np.isnan(values)
+    return _draws(Resampled(values[kept], rows[kept], weights), aggregate_name)
+
+
+def paired_log_ratio(
+    a: F8,
+    b: F8,
+    aggregate_name: str,
+    *,
+    resamples: int = 400,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> tuple[float | None, Interval]:
+    """Compare two replays of one trace: ln(aggregate of a / aggregate of b), with bounds.
+
+    Row i of both is the same request. Both are resampled with the same blocks, so what the
+    trace does to both cancels out. Positive: ``a`` is larger. Rows where either is NaN are
+    left out. The bounds are one-sided, as in ``interval``; a ratio needs an upper bound of
+    both sides, so below ``requests_needed`` it has no bounds at all.
+
+    Returns:
+        The estimate, None where it is undefined (no rows, both infinite or both zero), and
+        its bounds.
+
+    Raises:
+        ObjectiveError: different numbers of rows.
+    """
+    if a.shape != b.shape:
+        raise ObjectiveError(f"cannot pair {a.size} requests with {b.size}.")
+    both = ~(np.isnan(a) | np.isnan(b))
+    left, right = aggregate(a[both], aggregate_name), aggregate(b[both], aggregate_name)
+    if left is None or right is None:
+        return None, Interval(None, None)
+    needed = requests_needed(aggregate_name)
+    estimate = _finite_or_inf(float(_log_ratio(np.array([left]), np.array([right]))[0]))
+    if needed is None or both.sum() < needed:
+        return estimate, Interval(None, None)
+    paired = [
+        bootstrap_draws(side[both], aggregate_name, resamples=resamples, seed=seed)
+        for side in (a, b)
+    ]
+    draws = _log_ratio(paired[0], paired[1])
+    return estimate, Interval(_bound(draws, 1 - confidence), _bound(draws, confidence))
+
+
+def _quantile(name: str) -> float | None:
+    """Quantile of an aggregate, None for the mean."""
+    if name not in AGGREGATES:
+        raise ObjectiveError(f"unknown aggregate {name!r}.", hint=nearest(name, AGGREGATES))
+    return _QUANTILES.get(name)
+
+
+def _quantile_with_inf(values: F8, quantile: float) -> float:
+    ordered = np.sort(values)
+    position = quantile * (ordered.size - 1)
+    below = math.floor(position)
+    pair = ordered[[below, min(below + 1, ordered.size - 1)]]
+    return float(interpolate(pair[:1], pair[1:], np.array([position - below]))[0])
+
+
+def _draws(resampled: Resampled, name: str) -> F8:
+    quantile = _quantile(name)
+    return resampled.means() if quantile is None else resampled.quantiles(quantile)
+
+
+def _bound(draws: F8, quantile: float) -> float | None:
+    kept = draws[~np.isnan(draws)]
+    return _quantile_with_inf(kept, quantile) if kept.size else None
+
+
+def _log_ratio(a: F8, b: F8) -> F8:
+    """NaN where both are infinite or both zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio: F8 = np.log(a) - np.log(b)
+        return ratio
+
+
+def _finite_or_inf(value: float) -> float | None:
+    return None if math.isnan(value) else value
