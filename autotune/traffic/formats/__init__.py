@@ -1,1 +1,40 @@
 """Readers of trace files, one a format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.errors import TraceError, UsageError, nearest
+from autotune.traffic.formats.azure_csv import AZURE
+from autotune.traffic.formats.base import Reader, first_line
+from autotune.traffic.formats.native import NATIVE
+
+FORMATS: dict[str, Reader] = {reader.name: reader for reader in (NATIVE, AZURE)}
+
+
+def detect(path: Path) -> Reader:
+    """Return the reader that recognises the first line of ``path``.
+
+    Raises:
+        TraceError: the file is empty, cannot be read or has no known form.
+    """
+    head = first_line(path)
+    for reader in FORMATS.values():
+        if reader.recognises(head):
+            return reader
+    raise TraceError(
+        f"{path}:1: no known trace format",
+        hint="known are " + "; ".join(f"{r.name} ({r.summary})" for r in FORMATS.values()),
+    )
+
+
+def reader_named(name: str) -> Reader:
+    """Return the reader called ``name``.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in FORMATS:
+        hint = nearest(name, FORMATS) or "formats: auto, " + ", ".join(FORMATS)
+        raise UsageError(f"unknown trace format {name!r}", hint=hint)
+    return FORMATS[name]

@@ -1,0 +1,222 @@
+"""``autotune trace``: import, inspect, cut and make traces."""
+
+# Imports inside functions keep ``autotune --help`` free of numpy and pydantic.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune.traffic.scenarios import Scenario
+    from autotune.traffic.trace import Trace
+    from objectives.latency import LengthClass
+
+app = typer.Typer(name="trace", help="Import, inspect, cut and make traces.", no_args_is_help=True)
+
+
+class OutputFormat(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class ScenarioName(StrEnum):
+    """The scenarios of ``autotune.traffic.scenarios``, named here so that help stays light."""
+
+    SHORT_CHAT = "short_chat"
+    LONG_DOCUMENTS = "long_documents"
+    MIXED = "mixed"
+
+
+class TraceFormat(StrEnum):
+    """The readers of ``autotune.traffic.formats``, named here so that help stays light."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    AZURE = "azure"
+
+
+Source = Annotated[str, typer.Argument(help="A trace file, or demo:mixed.", show_default=False)]
+Destination = Annotated[
+    Path,
+    typer.Argument(help="The JSON Lines file to write.", dir_okay=False, show_default=False),
+]
+ReadAs = Annotated[TraceFormat, typer.Option("--format", help="The form of the source.")]
+
+
+@app.command("import")
+def import_(
+    source: Source, destination: Destination, *, trace_format: ReadAs = TraceFormat.AUTO
+) -> None:
+    """Convert a trace to this project's form: JSON Lines and a description beside them."""
+    _save(_load(source, trace_format), destination)
+
+
+@app.command()
+def inspect(
+    source: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or demo:mixed.")],
+    *,
+    budget_tokens: Annotated[
+        int, typer.Option(min=1, help="A step budget to compare the prompts with.")
+    ] = 2048,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="Classes of prompt length, as in 'short:0-2000 long:2000-'.",
+            show_default="one cut, if lengths form two groups",
+        ),
+    ] = None,
+    output_format: Annotated[
+        OutputFormat, typer.Option("--format", help="How to print it.")
+    ] = OutputFormat.TABLE,
+) -> None:
+    """Show what a trace says about the limits: rates, lengths, classes, prefixes."""
+    import json
+    from dataclasses import asdict
+
+    from autotune.traffic.inspect import describe
+    from autotune.traffic.picture import picture
+
+    trace = _load(source)
+    chosen = None if classes is None else _parse_classes(classes)
+    summary = describe(trace, budget_tokens=budget_tokens, classes=chosen)
+    if output_format is OutputFormat.JSON:
+        typer.echo(json.dumps({"source": trace.meta.source, **asdict(summary)}, indent=2))
+    else:
+        typer.echo(picture(trace, summary))
+
+
+@app.command()
+def window(
+    source: Source,
+    destination: Destination,
+    *,
+    spec: Annotated[
+        str,
+        typer.Option("--window", help="600:900 in seconds, or busiest:10m.", show_default=False),
+    ],
+) -> None:
+    """Cut a window out of a trace; its times then count from the start of the window."""
+    from autotune.traffic.window import parse_window
+
+    wanted = parse_window(spec)
+    trace = _load(source)
+    start_s, end_s = wanted.bounds(trace)
+    _note(f"The window is {start_s:g} s to {end_s:g} s.")
+    _save(wanted.apply(trace), destination)
+
+
+_LENGTHS_HELP = "such as median=200,sigma=0.6,min=60,max=600, each part optional."
+
+
+@app.command()
+def synth(
+    destination: Destination,
+    *,
+    scenario: Annotated[ScenarioName, typer.Option(help="The kind of traffic.")],
+    rate: Annotated[float, typer.Option(help="Requests per second.")],
+    duration: Annotated[float, typer.Option(help="Seconds of traffic.")],
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    burstiness: Annotated[
+        float, typer.Option(help="Shape of the Gamma gaps: 1 is Poisson, less is burstier.")
+    ] = 1.0,
+    prefix_sharing: Annotated[
+        float, typer.Option(help="Share of requests that begin with a shared prefix.")
+    ] = 0.0,
+    block_size: Annotated[int, typer.Option(help="Prompt tokens of one hash id.")] = 16,
+    document_share: Annotated[
+        float | None,
+        typer.Option(help="Share of documents.", show_default="that of the scenario"),
+    ] = None,
+    chat_prompt: Annotated[str | None, typer.Option(help=f"Prompts, {_LENGTHS_HELP}")] = None,
+    chat_output: Annotated[str | None, typer.Option(help=f"Outputs, {_LENGTHS_HELP}")] = None,
+    document_prompt: Annotated[str | None, typer.Option(help=f"Prompts, {_LENGTHS_HELP}")] = None,
+    document_output: Annotated[str | None, typer.Option(help=f"Outputs, {_LENGTHS_HELP}")] = None,
+) -> None:
+    """Make traffic of chats, documents or both; the same arguments give the same bytes."""
+    from autotune.traffic.synth import synthesize
+
+    chosen = _adjusted_scenario(
+        scenario,
+        document_share=document_share,
+        chat=(chat_prompt, chat_output),
+        document=(document_prompt, document_output),
+    )
+    trace = synthesize(
+        chosen,
+        rate=rate,
+        duration_s=duration,
+        seed=seed,
+        burstiness=burstiness,
+        prefix_sharing=prefix_sharing,
+        block_size=block_size,
+    )
+    _save(trace, destination)
+
+
+def _adjusted_scenario(
+    name: str,
+    *,
+    document_share: float | None,
+    chat: tuple[str | None, str | None],
+    document: tuple[str | None, str | None],
+) -> Scenario:
+    from dataclasses import replace
+
+    from autotune.traffic.scenarios import Population, adjusted, scenario_named
+
+    base = scenario_named(name)
+
+    def changed(population: Population, texts: tuple[str | None, str | None]) -> Population:
+        return Population(
+            prompt=adjusted(population.prompt, texts[0]),
+            output=adjusted(population.output, texts[1]),
+        )
+
+    return replace(
+        base,
+        document_share=base.document_share if document_share is None else document_share,
+        chat=changed(base.chat, chat),
+        document=changed(base.document, document),
+    )
+
+
+def _parse_classes(text: str) -> tuple[LengthClass, ...]:
+    from autotune.errors import UsageError
+    from objectives.errors import ObjectiveError
+    from objectives.latency import parse_classes
+
+    try:
+        return parse_classes(text)
+    except ObjectiveError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+
+
+def _load(source: str, trace_format: str = "auto") -> Trace:
+    """Read a trace and say on stderr what reading changed."""
+    from autotune.demo import resolve_trace
+    from autotune.traffic.trace import load_trace
+
+    trace = load_trace(resolve_trace(source), format=trace_format)
+    for sentence in trace.notes.sentences():
+        _note(sentence)
+    return trace
+
+
+def _save(trace: Trace, destination: Path) -> None:
+    """Write a trace, say so on stderr and print its path, for scripts."""
+    from autotune.traffic.trace import save_trace
+
+    save_trace(trace, destination)
+    _note(f"{trace.meta.requests} requests, {trace.duration_s:.1f} s, sha256 {trace.sha256}.")
+    typer.echo(str(destination))
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)

@@ -1,0 +1,91 @@
+"""Traces as files: JSON Lines with a description beside them.
+
+A trace ``a.jsonl`` has its description in ``a.meta.json``. A trace that somebody else wrote
+needs none: see ``autotune.traffic.formats``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from autotune.errors import TraceError
+from autotune.traffic.formats import detect, reader_named
+from autotune.traffic.formats.native import meta_path
+from autotune.traffic.model import F8, I8, ReadNotes, Trace, TraceMeta, TraceRequest
+from autotune.traffic.window import Busiest, Span, WindowSpec, parse_window
+
+__all__ = [
+    "F8",
+    "I8",
+    "Busiest",
+    "ReadNotes",
+    "Span",
+    "Trace",
+    "TraceMeta",
+    "TraceRequest",
+    "WindowSpec",
+    "load_trace",
+    "meta_path",
+    "parse_window",
+    "save_trace",
+]
+
+
+def load_trace(path: Path, *, format: str = "auto") -> Trace:  # noqa: A002
+    """Read a trace file of any known format.
+
+    Args:
+        path: the file.
+        format: name of a reader, or ``auto`` to tell it from the first line.
+
+    Raises:
+        TraceError: the file is no trace; the message names file, line and reason.
+        UsageError: there is no such format.
+    """
+    reader = detect(path) if format == "auto" else reader_named(format)
+    return reader.read(path)
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """Write ``path`` and its description, each at once and readable by the owner alone.
+
+    A crash between the two leaves a description of other traffic, which reading notices.
+
+    Raises:
+        TraceError: they cannot be written.
+    """
+    meta = json.dumps(asdict(trace.meta), indent=2) + "\n"
+    try:
+        _write_at_once(path, trace.lines())
+        _write_at_once(meta_path(path), [meta.encode()])
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _write_at_once(path: Path, chunks: Iterable[bytes]) -> None:
+    """Replace ``path`` by a file of mode 0600 that is complete and on the disk."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name in ``folder`` survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
