@@ -29,6 +29,7 @@ __all__ = [
     "intervals",
     "paired_log_ratio",
     "pooled_interval",
+    "quantile_of",
     "requests_needed",
     "resample_weights",
 ]
@@ -60,7 +61,7 @@ def aggregate(values: F8, name: str) -> float | None:
     Raises:
         ObjectiveError: unknown name.
     """
-    quantile = _quantile(name)
+    quantile = quantile_of(name)
     kept = values[~np.isnan(values)]
     if not kept.size:
         return None
@@ -69,6 +70,13 @@ def aggregate(values: F8, name: str) -> float | None:
     if np.isfinite(kept).all():
         return float(np.percentile(kept, quantile * 100))
     return _quantile_with_inf(kept, quantile)
+
+
+def quantile_of(name: str) -> float | None:
+    """Return the quantile that an aggregate is, None for the mean; raises if unknown."""
+    if name not in AGGREGATES:
+        raise ObjectiveError(f"unknown aggregate {name!r}.", hint=nearest(name, AGGREGATES))
+    return _QUANTILES.get(name)
 
 
 def requests_needed(name: str) -> int | None:
@@ -81,7 +89,7 @@ def requests_needed(name: str) -> int | None:
     Returns:
         None for ``max``, which no sample bounds from above.
     """
-    quantile = _quantile(name)
+    quantile = quantile_of(name)
     if quantile is None:
         return _FEWEST_FOR_MEAN
     if quantile == 1.0:
@@ -229,13 +237,6 @@ def paired_log_ratio(
     return estimate, Interval(_bound(draws, 1 - confidence), _bound(draws, confidence))
 
 
-def _quantile(name: str) -> float | None:
-    """Quantile of an aggregate, None for the mean."""
-    if name not in AGGREGATES:
-        raise ObjectiveError(f"unknown aggregate {name!r}.", hint=nearest(name, AGGREGATES))
-    return _QUANTILES.get(name)
-
-
 def _quantile_with_inf(values: F8, quantile: float) -> float:
     ordered = np.sort(values)
     position = quantile * (ordered.size - 1)
@@ -245,7 +246,7 @@ def _quantile_with_inf(values: F8, quantile: float) -> float:
 
 
 def _draws(resampled: Resampled, name: str) -> F8:
-    quantile = _quantile(name)
+    quantile = quantile_of(name)
     return resampled.means() if quantile is None else resampled.quantiles(quantile)
 
 
