@@ -1,0 +1,101 @@
+"""What can go wrong with the database, each with a message and a hint for the user.
+
+StorageError
+├── StorageUnavailable      cannot be opened, read or written
+├── NewerSchema             written by a later version
+├── UnknownStudy            no such study, or none at all
+├── UnknownTrial            no such trial in the study
+└── FingerprintMismatch     a study name used again for another job
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+_SHOWN_DIFFERENCES = 5
+_SHOWN_CHARACTERS = 60
+
+
+class StorageError(Exception):
+    """An error with a message for the ``error:`` line and a hint for the ``hint:`` line."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class StorageUnavailable(StorageError):  # noqa: N818 - read as facts.
+    """The database cannot be opened, read or written."""
+
+
+class NewerSchema(StorageError):  # noqa: N818 - read as facts.
+    """The tables were written by a later version of the program."""
+
+    def __init__(self, url: str, revision: str) -> None:
+        super().__init__(
+            f"{url} has schema {revision!r}, which this version does not know.",
+            hint="Upgrade vllm-autotune, or choose another database with --storage.",
+        )
+
+
+class UnknownStudy(StorageError):  # noqa: N818 - read as facts.
+    """There is no study of this name; without a name, no study at all."""
+
+    def __init__(self, name: str | None, known: Iterable[str]) -> None:
+        names = list(known)
+        if not names:
+            message = "The database holds no study yet."
+            hint = "Start one with `autotune tune`, or choose another database with --storage."
+        else:
+            message = f"There is no study named {_short(name)}."
+            close = difflib.get_close_matches(name or "", names, n=1, cutoff=0.5)
+            nearest = f"Did you mean {close[0]!r}? " if close else ""
+            hint = f"{nearest}`autotune studies` lists them all."
+        super().__init__(message, hint=hint)
+        self.name = name
+
+
+class UnknownTrial(StorageError):  # noqa: N818 - read as facts.
+    """The study has no trial of this number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"The study has no trial {number}.", hint="`autotune trials` lists its trials."
+        )
+        self.number = number
+
+
+class Difference(NamedTuple):
+    """One entry in which two fingerprints differ; the key is a dotted path.
+
+    An entry that one side lacks is None there.
+    """
+
+    key: str
+    stored: Any
+    given: Any
+
+
+class FingerprintMismatch(StorageError):  # noqa: N818 - read as facts.
+    """A study is resumed with another fingerprint than it was started with."""
+
+    def __init__(self, name: str, diff: Sequence[Difference]) -> None:
+        shown = "; ".join(
+            f"{key}: {_short(stored)} before, {_short(given)} now"
+            for key, stored, given in diff[:_SHOWN_DIFFERENCES]
+        )
+        more = len(diff) - _SHOWN_DIFFERENCES
+        rest = f"; and {more} more" if more > 0 else ""
+        super().__init__(
+            f"Study {_short(name)} was started with other settings: {shown}{rest}.",
+            hint="Give the earlier settings to resume it, or another --study-name to start anew.",
+        )
+        self.diff = list(diff)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"

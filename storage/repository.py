@@ -1,0 +1,420 @@
+"""Everything the program remembers, behind one class. Optuna's side is in ``storage.study``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Engine, Row, Select, func, insert, select, update
+
+from storage import codec, rows
+from storage.database import open_database, translated_errors
+from storage.errors import FingerprintMismatch, StorageError, UnknownStudy, UnknownTrial
+from storage.records import (
+    EventRecord,
+    FinishedState,
+    Json,
+    Outcome,
+    StudyRecord,
+    StudyState,
+    StudySummary,
+    TrialFailure,
+    TrialRecord,
+    TrialState,
+)
+from storage.schema import MAX_NAME_LENGTH, event, sample, study, trial
+
+Clock = Callable[[], datetime]
+INTERRUPTED: Final = Outcome("fail")
+"""What Optuna is told of a trial whose controller was killed."""
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def open_repository(url: str, *, create: bool = True) -> Repository:
+    """Open the database and return its repository, to be closed; see ``open_database``."""
+    return Repository(open_database(url, create=create))
+
+
+class Repository:
+    """Studies, trials, samples and events of one database.
+
+    Each method is one transaction. All raise ``StorageUnavailable`` if the database fails, and
+    ``StorageError`` for values that cannot be stored, such as NaN. Use it in a ``with``
+    statement or call ``close``; it owns the engine.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Clock = utc_now) -> None:
+        self._engine = engine
+        self._writer = engine.execution_options(autotune_write=True)
+        self._url = engine.url.render_as_string(hide_password=True)
+        self._clock = clock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the repository may not be used afterwards."""
+        self._engine.dispose()
+
+    # Studies
+
+    def open_study(self, name: str, *, fingerprint: Json, spec: Json) -> StudyRecord:
+        """Create the study, or resume it if its fingerprint is the same.
+
+        A resumed study is running again and takes the new spec. Its verdict stays while the
+        spec is the same; another budget asks for another verdict.
+
+        Raises:
+            FingerprintMismatch: If the study exists with another fingerprint.
+        """
+        _check_name(name)
+        fingerprint_text = codec.encode(fingerprint, name="fingerprint")
+        spec_text = codec.encode(spec, name="spec")
+        with self._writing() as connection:
+            row = connection.execute(select(study).where(study.c.name == name)).one_or_none()
+            if row is None:
+                study_id = self._create_study(connection, name, fingerprint_text, spec_text)
+            else:
+                study_id = row.id
+                self._resume_study(connection, row, fingerprint_text, spec_text)
+            return rows.study_record(_study_row(connection, study_id))
+
+    def study(self, name: str | None) -> StudyRecord:
+        """Return the study of this name; for None the most recently updated one.
+
+        Raises:
+            UnknownStudy: If there is none.
+        """
+        query = select(study).order_by(study.c.updated_at.desc(), study.c.id.desc()).limit(1)
+        if name is not None:
+            query = query.where(study.c.name == name)
+        with self._reading() as connection:
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                raise UnknownStudy(name, connection.execute(select(study.c.name)).scalars())
+            return rows.study_record(row)
+
+    def studies(self) -> tuple[StudySummary, ...]:
+        """Return all studies, the most recently updated first."""
+        counts: dict[int, dict[TrialState, int]] = {}
+        with self._reading() as connection:
+            for study_id, state, count in connection.execute(
+                select(trial.c.study_id, trial.c.state, func.count()).group_by(
+                    trial.c.study_id, trial.c.state
+                )
+            ):
+                counts.setdefault(study_id, {})[state] = count
+            found = connection.execute(
+                select(study).order_by(study.c.updated_at.desc(), study.c.id.desc())
+            )
+            return tuple(
+                StudySummary(
+                    id=row.id,
+                    name=row.name,
+                    state=row.state,
+                    created_at=row.created_at,
+                    updated_at=row.updated_at,
+                    trials=counts.get(row.id, {}),
+                )
+                for row in found
+            )
+
+    def set_state(self, study_id: int, state: StudyState) -> None:
+        with self._writing() as connection:
+            self._touch(connection, study_id, state=state)
+
+    def set_verdict(self, study_id: int, verdict: Json | None) -> None:
+        text = codec.encode_optional(verdict, name="verdict")
+        with self._writing() as connection:
+            self._touch(connection, study_id, verdict=text)
+
+    def update_spec(self, study_id: int, spec: Json) -> None:
+        """Replace the spec as a whole."""
+        text = codec.encode(spec, name="spec")
+        with self._writing() as connection:
+            self._touch(connection, study_id, spec=text)
+
+    # Trials
+
+    def begin_trial(
+        self,
+        study_id: int,
+        number: int,
+        *,
+        phase: str,
+        fidelity: str,
+        candidate: Json,
+        replicate_of: int | None = None,
+        log_path: str | None = None,
+    ) -> None:
+        """Store a trial that is about to run.
+
+        Raises:
+            StorageError: If the study has a trial of this number.
+        """
+        values = {
+            "study_id": study_id,
+            "number": number,
+            "state": "running",
+            "phase": phase,
+            "fidelity": fidelity,
+            "candidate": codec.encode(candidate, name="candidate"),
+            "replicate_of": replicate_of,
+            "started_at": self._now(),
+            "told": False,
+            "log_path": codec.clean(log_path),
+        }
+        with self._writing() as connection:
+            connection.execute(insert(trial).values(values))
+            self._touch(connection, study_id)
+
+    def finish_trial(
+        self,
+        study_id: int,
+        number: int,
+        *,
+        state: FinishedState,
+        outcome: Outcome,
+        timings: Mapping[str, float | None] | None = None,
+        metrics: Mapping[str, float | None] | None = None,
+        intervals: Json | None = None,
+        engine: Json | None = None,
+        diagnosis: Json | None = None,
+        failure: TrialFailure | None = None,
+        samples: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        """Store measurement, samples and the outcome to be told, all or nothing.
+
+        Samples may hold NaN and infinities. Repeating with the same content is harmless.
+
+        Raises:
+            UnknownTrial: If the trial was not begun.
+            StorageError: If it is finished already, with another content.
+        """
+        values = {
+            "state": state,
+            "timings": codec.encode_optional(timings, name="timings"),
+            "metrics": codec.encode_optional(metrics, name="metrics"),
+            "intervals": codec.encode_optional(intervals, name="intervals"),
+            "engine": codec.encode_optional(engine, name="engine"),
+            "diagnosis": codec.encode_optional(diagnosis, name="diagnosis"),
+            "failure_class": failure and failure.failure_class,
+            "failure_evidence": failure and codec.clean(failure.evidence),
+            "outcome": rows.outcome_text(outcome),
+        }
+        packed = {name: codec.pack(array, name=name) for name, array in (samples or {}).items()}
+        with self._writing() as connection:
+            row = _trial_row(connection, study_id, number)
+            if row.state != "running":
+                _require_same(connection, row, values, packed)
+                return
+            self._set_trial(connection, row, **values, finished_at=self._now())
+            if packed:
+                connection.execute(
+                    insert(sample),
+                    [
+                        {"study_id": study_id, "number": number, "name": name, "data": data}
+                        for name, data in packed.items()
+                    ],
+                )
+            self._touch(connection, study_id)
+
+    def trials(self, study_id: int) -> tuple[TrialRecord, ...]:
+        """Return all trials of the study by number."""
+        return self._trials(select(trial).where(trial.c.study_id == study_id))
+
+    def trial(self, study_id: int, number: int) -> TrialRecord:
+        """Return one trial.
+
+        Raises:
+            UnknownTrial: If there is none of this number.
+        """
+        with self._reading() as connection:
+            return rows.trial_record(_trial_row(connection, study_id, number))
+
+    def samples(self, study_id: int, number: int) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a trial by name; none for one that is unknown or has none."""
+        with self._reading() as connection:
+            packed = _packed_samples(connection, study_id, number)
+        return {name: codec.unpack(data, name=name) for name, data in packed.items()}
+
+    def untold(self, study_id: int) -> tuple[TrialRecord, ...]:
+        """Return the trials whose outcome is known here and perhaps not to Optuna."""
+        return self._trials(
+            select(trial).where(
+                trial.c.study_id == study_id, trial.c.outcome.is_not(None), ~trial.c.told
+            )
+        )
+
+    def mark_told(self, study_id: int, number: int) -> None:
+        """Record that Optuna holds the outcome.
+
+        Raises:
+            UnknownTrial: If there is no trial of this number.
+            StorageError: If it has no outcome.
+        """
+        with self._writing() as connection:
+            row = _trial_row(connection, study_id, number)
+            if row.outcome is None:
+                raise StorageError(f"Trial {number} has no outcome that could be told.")
+            self._set_trial(connection, row, told=True)
+
+    def interrupt_running(self, study_id: int) -> tuple[int, ...]:
+        """Mark trials that a killed controller left running as interrupted.
+
+        Returns:
+            Their numbers; each now has a failed outcome to be told.
+        """
+        with self._writing() as connection:
+            found = connection.execute(
+                select(trial)
+                .where(trial.c.study_id == study_id, trial.c.state == "running")
+                .order_by(trial.c.number)
+            ).all()
+            for row in found:
+                self._set_trial(
+                    connection,
+                    row,
+                    state="interrupted",
+                    finished_at=self._now(),
+                    outcome=rows.outcome_text(INTERRUPTED),
+                )
+                self._add_event(connection, study_id, "interrupted", {"number": row.number})
+            return tuple(row.number for row in found)
+
+    # Events
+
+    def add_event(self, study_id: int, kind: str, detail: Json | None = None) -> None:
+        with self._writing() as connection:
+            self._add_event(connection, study_id, kind, detail or {})
+
+    def events(self, study_id: int) -> tuple[EventRecord, ...]:
+        """Return the events of the study, the oldest first."""
+        query = select(event).where(event.c.study_id == study_id).order_by(event.c.id)
+        with self._reading() as connection:
+            return tuple(rows.event_record(row) for row in connection.execute(query))
+
+    # Below: parts of the above, within their transaction.
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with translated_errors(self._url), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with translated_errors(self._url), self._writer.begin() as connection:
+            yield connection
+
+    def _now(self) -> str:
+        return self._clock().astimezone(UTC).isoformat(timespec="microseconds")
+
+    def _create_study(self, connection: Connection, name: str, fingerprint: str, spec: str) -> int:
+        now = self._now()
+        study_id: int = connection.execute(
+            insert(study)
+            .values(
+                name=name,
+                created_at=now,
+                updated_at=now,
+                fingerprint=fingerprint,
+                spec=spec,
+                state="running",
+            )
+            .returning(study.c.id)
+        ).scalar_one()
+        self._add_event(connection, study_id, "started", {})
+        return study_id
+
+    def _resume_study(
+        self, connection: Connection, row: Row[Any], fingerprint: str, spec: str
+    ) -> None:
+        diff = rows.differences(codec.decode(row.fingerprint), codec.decode(fingerprint))
+        if diff:
+            raise FingerprintMismatch(row.name, diff)
+        verdict = row.verdict if row.spec == spec else None
+        self._touch(connection, row.id, spec=spec, state="running", verdict=verdict)
+        self._add_event(connection, row.id, "resumed", {"same_spec": row.spec == spec})
+
+    def _touch(self, connection: Connection, study_id: int, **values: object) -> None:
+        changed = connection.execute(
+            update(study).where(study.c.id == study_id).values(updated_at=self._now(), **values)
+        )
+        if changed.rowcount == 0:
+            raise StorageError(f"The database holds no study of id {study_id}.")
+
+    def _set_trial(self, connection: Connection, row: Row[Any], **values: object) -> None:
+        connection.execute(
+            update(trial)
+            .where(trial.c.study_id == row.study_id, trial.c.number == row.number)
+            .values(**values)
+        )
+
+    def _add_event(self, connection: Connection, study_id: int, kind: str, detail: Json) -> None:
+        text = codec.encode(detail, name="detail")
+        connection.execute(
+            insert(event).values(study_id=study_id, at=self._now(), kind=kind, detail=text)
+        )
+
+    def _trials(self, query: Select[Any]) -> tuple[TrialRecord, ...]:
+        with self._reading() as connection:
+            found = connection.execute(query.order_by(trial.c.number))
+            return tuple(rows.trial_record(row) for row in found)
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name) > MAX_NAME_LENGTH:
+        raise StorageError(
+            f"A study name has 1 to {MAX_NAME_LENGTH} characters, this one {len(name)}.",
+            hint="Give another --study-name.",
+        )
+    if codec.clean(name) != name:
+        raise StorageError(
+            "The study name holds a character that no database stores.",
+            hint="Give another --study-name, in valid Unicode and without NUL.",
+        )
+
+
+def _study_row(connection: Connection, study_id: int) -> Row[Any]:
+    return connection.execute(select(study).where(study.c.id == study_id)).one()
+
+
+def _trial_row(connection: Connection, study_id: int, number: int) -> Row[Any]:
+    row = connection.execute(
+        select(trial).where(trial.c.study_id == study_id, trial.c.number == number)
+    ).one_or_none()
+    if row is None:
+        raise UnknownTrial(number)
+    return row
+
+
+def _packed_samples(connection: Connection, study_id: int, number: int) -> dict[str, bytes]:
+    found = connection.execute(
+        select(sample.c.name, sample.c.data)
+        .where(sample.c.study_id == study_id, sample.c.number == number)
+        .order_by(sample.c.name)
+    )
+    return {name: bytes(data) for name, data in found}
+
+
+def _require_same(
+    connection: Connection, row: Row[Any], values: Mapping[str, object], packed: dict[str, bytes]
+) -> None:
+    same = all(getattr(row, column) == value for column, value in values.items())
+    if not same or packed != _packed_samples(connection, row.study_id, row.number):
+        raise StorageError(f"Trial {row.number} is {row.state} already, with another content.")
