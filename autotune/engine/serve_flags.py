@@ -17,24 +17,26 @@ def describe_flags() -> dict[str, dict[str, str | None]]:
     ``flag`` is None where the command has no option for the argument, ``negative`` where no
     option sets it to false; ``default`` is JSON text, None where JSON cannot write it.
     """
-    from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
-    from vllm.entrypoints.cli.serve import cmd_init  # noqa: PLC0415
-    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.cli.serve import cmd_init
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     commands = FlexibleArgumentParser().add_subparsers()
     parser = cmd_init()[0].subparser_init(commands)
     actions = {action.dest: action for action in parser._actions}
     return {
-        field.name: _describe(field.name, actions.get(field.name))
+        field.name: _describe(field, actions.get(field.name))
         for field in dataclasses.fields(AsyncEngineArgs)
         if not field.name.startswith("_")
     }
 
 
-def _describe(name: str, action: argparse.Action | None) -> dict[str, str | None]:
+def _describe(
+    field: dataclasses.Field[object], action: argparse.Action | None
+) -> dict[str, str | None]:
     if action is None:
-        return {"flag": None, "negative": None, "default": None}
-    kebab = name.replace("_", "-")
+        return {"flag": None, "negative": None, "default": _json(field.default)}
+    kebab = field.name.replace("_", "-")
     flags = [flag for flag in action.option_strings if flag.startswith("--")]
     negative = [flag for flag in flags if flag.startswith("--no-") and flag != f"--{kebab}"]
     positive = [flag for flag in flags if flag not in negative]
