@@ -1,8 +1,5 @@
 """``autotune trace``: import, inspect, cut and make traces."""
 
-# Imports inside functions keep ``autotune --help`` free of numpy and pydantic.
-# ruff: noqa: PLC0415
-
 from __future__ import annotations
 
 from enum import StrEnum

@@ -34,7 +34,7 @@ def outputs(keys: U8, counters: U8) -> U8:
 
 def key(*words: int) -> U8:
     """Return the state, of shape (1,), that belongs to a sequence of integers."""
-    state = np.zeros(1, dtype=np.uint64)
+    state = np.array([_GOLDEN_GAMMA])
     for word in words:
         state = outputs(state, np.array([word & _MASK], dtype=np.uint64))
     return state

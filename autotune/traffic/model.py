@@ -110,11 +110,9 @@ class ReadNotes:
         """Return one sentence for each thing that was changed."""
         found = []
         if self.reordered:
-            found.append(f"{self.reordered} rows were out of order and have been sorted by time.")
+            found.append(f"Rows out of order, now sorted by time: {self.reordered}.")
         if self.without_tokens:
-            found.append(
-                f"{self.without_tokens} rows without prompt or output tokens were left out."
-            )
+            found.append(f"Rows without prompt or output tokens, left out: {self.without_tokens}.")
         if self.from_clock:
             found.append("Times were clock time; they now count from the first request.")
         return found

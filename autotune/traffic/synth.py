@@ -63,8 +63,18 @@ def synthesize(
     arrivals_ms = _arrivals_ms(rate, duration_s, burstiness=burstiness, seed=seed)
     count = arrivals_ms.size
     documents = _draws(seed, _Stream.KIND, count) < chosen.document_share
-    prompts = _lengths_of(chosen, documents, seed=seed, stream=_Stream.PROMPT)
-    generated = _lengths_of(chosen, documents, seed=seed, stream=_Stream.OUTPUT)
+    prompts = _lengths(
+        _draws(seed, _Stream.PROMPT, count),
+        documents,
+        chat=chosen.chat.prompt,
+        document=chosen.document.prompt,
+    )
+    generated = _lengths(
+        _draws(seed, _Stream.OUTPUT, count),
+        documents,
+        chat=chosen.chat.output,
+        document=chosen.document.output,
+    )
     hash_ids = _hash_ids(
         chosen, documents, prompts, prefix_sharing=prefix_sharing, block_size=block_size, seed=seed
     )
@@ -143,11 +153,9 @@ def _normals(u: F8) -> F8:
     return np.array([_NORMAL.inv_cdf(value) for value in u.tolist()])
 
 
-def _lengths_of(scenario: Scenario, documents: Bools, *, seed: int, stream: _Stream) -> I8:
-    u = _draws(seed, stream, documents.size)
-    name = "prompt" if stream is _Stream.PROMPT else "output"
-    tokens = _log_normal(u, getattr(scenario.chat, name))
-    tokens[documents] = _log_normal(u[documents], getattr(scenario.document, name))
+def _lengths(u: F8, documents: Bools, *, chat: Lengths, document: Lengths) -> I8:
+    tokens = _log_normal(u, chat)
+    tokens[documents] = _log_normal(u[documents], document)
     return tokens
 
 
@@ -161,7 +169,8 @@ def _log_normal(u: F8, lengths: Lengths) -> I8:
     # Half-way between neighbours of 0 and 1, so that a cut far outside stays invertible.
     inside = np.clip(low + u * (high - low), 2.0**-53, 1 - 2.0**-53)
     tokens = np.rint(np.exp(centre + lengths.sigma * _normals(inside)))
-    return np.clip(tokens, lengths.minimum, lengths.maximum).astype(np.int64)
+    whole: I8 = np.clip(tokens, lengths.minimum, lengths.maximum).astype(np.int64)
+    return whole
 
 
 def _hash_ids(

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from autotune.cli.trace import ScenarioName, TraceFormat, app
+from autotune.demo import resolve_trace
+from autotune.errors import TraceError, UsageError
+from autotune.traffic.formats import FORMATS
+from autotune.traffic.scenarios import SCENARIOS
+from autotune.traffic.trace import load_trace, meta_path
+
+ROOT = Path(__file__).resolve().parents[3]
+AZURE = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.5,374,44
+2023-11-16 18:15:47.5,0,109
+2023-11-16 18:15:56.5,879,55
+"""
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def failure(*arguments: str | Path) -> BaseException:
+    error = run(*arguments).exception
+    assert error is not None
+    return error
+
+
+@pytest.fixture
+def azure(tmp_path: Path) -> Path:
+    path = tmp_path / "azure.csv"
+    path.write_text(AZURE)
+    return path
+
+
+def test_import_writes_a_trace_and_says_what_it_left_out(azure: Path, tmp_path: Path) -> None:
+    destination = tmp_path / "a.jsonl"
+    result = run("import", azure, destination)
+    assert result.exit_code == 0
+    assert result.stdout == f"{destination}\n"
+    assert "Rows without prompt or output tokens, left out: 1." in result.stderr
+    assert "2 requests, 10.0 s, sha256 " in result.stderr
+    assert load_trace(destination).timestamps_s.tolist() == [0.0, 10.0]
+    assert load_trace(destination).meta.source == "azure.csv"
+
+
+def test_import_obeys_the_format(azure: Path, tmp_path: Path) -> None:
+    error = failure("import", azure, tmp_path / "a.jsonl", "--format", "native")
+    assert isinstance(error, TraceError)
+    assert "azure.csv:1: " in error.message
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_inspect_draws_the_demo_trace() -> None:
+    result = run("inspect", "demo:mixed")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert "Prompt tokens" in result.stdout
+    assert "< cut 1000" in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
+def test_inspect_prints_json() -> None:
+    result = run(
+        "inspect", "demo:mixed", "--format", "json", "--budget-tokens", "128",
+        "--classes", "chat:0-500",
+    )  # fmt: skip
+    figures = json.loads(result.stdout)
+    assert figures["budget_tokens"] == 128
+    assert 0.5 < figures["share_over_budget"] < 1
+    assert [each["name"] for each in figures["classes"]] == ["chat"]
+    assert figures["recommended_max_model_len"] % 64 == 0
+
+
+def test_inspect_refuses_what_is_no_class() -> None:
+    error = failure("inspect", "demo:mixed", "--classes", "short")
+    assert isinstance(error, UsageError)
+    assert error.hint
+
+
+def test_inspect_names_a_missing_trace(tmp_path: Path) -> None:
+    error = failure("inspect", tmp_path / "a.jsonl")
+    assert isinstance(error, TraceError)
+    assert "No such file" in error.message
+
+
+@pytest.mark.parametrize(("spec", "seconds"), [("10:20", 10), ("busiest:5s", 5)])
+def test_window_cuts(tmp_path: Path, spec: str, seconds: int) -> None:
+    destination = tmp_path / "a.jsonl"
+    result = run("window", "demo:mixed", destination, "--window", spec)
+    assert result.exit_code == 0
+    assert "The window is " in result.stderr
+    cut = load_trace(destination)
+    assert cut.duration_s < seconds
+    assert 0 < cut.meta.requests < load_trace(resolve_trace("demo:mixed")).meta.requests
+
+
+def test_window_refuses_what_is_no_window(tmp_path: Path) -> None:
+    error = failure("window", "demo:mixed", tmp_path / "a.jsonl", "--window", "soon")
+    assert isinstance(error, UsageError)
+
+
+def test_synth_takes_lengths(tmp_path: Path) -> None:
+    destination = tmp_path / "a.jsonl"
+    result = run(
+        "synth", destination, "--scenario", "mixed", "--rate", "20", "--duration", "20",
+        "--document-share", "0.5", "--chat-prompt", "median=50,min=40,max=60",
+        "--document-output", "median=7,sigma=0,min=7", "--chat-output", "median=9,sigma=0",
+        "--document-prompt", "min=5000", "--prefix-sharing", "0.5", "--block-size", "8",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    made = load_trace(destination)
+    chats = made.input_lengths < 5000
+    assert 0.3 < chats.mean() < 0.7
+    assert 40 <= made.input_lengths[chats].min() <= made.input_lengths[chats].max() <= 60
+    assert set(made.output_lengths[chats].tolist()) == {9}
+    assert set(made.output_lengths[~chats].tolist()) == {7}
+    assert made.meta.block_size == 8
+
+
+def test_the_shipped_trace_is_made_by_its_script(tmp_path: Path) -> None:
+    destination = tmp_path / "mixed.jsonl"
+    subprocess.run(
+        [ROOT / "scripts" / "make_demo_trace", destination],
+        env={**os.environ, "PYTHON": sys.executable},
+        check=True,
+        capture_output=True,
+    )
+    shipped = resolve_trace("demo:mixed")
+    assert destination.read_bytes() == shipped.read_bytes()
+    assert meta_path(destination).read_bytes() == meta_path(shipped).read_bytes()
+
+
+def test_choices_are_those_of_the_library() -> None:
+    assert [each.value for each in ScenarioName] == list(SCENARIOS)
+    assert [each.value for each in TraceFormat] == ["auto", *FORMATS]
+
+
+def test_the_module_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, autotune.cli.trace;"
+        "print([m for m in ('numpy', 'pydantic', 'optuna', 'sqlalchemy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import TraceError
+from autotune.traffic.formats.native import read
+from tests.autotune.traffic.examples import MOONCAKE
+
+GOOD = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}'
+
+
+def written(tmp_path: Path, *lines: str | bytes) -> Path:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        b"\n".join(line.encode() if isinstance(line, str) else line for line in lines)
+    )
+    return path
+
+
+def row(**changes: Any) -> str:
+    return json.dumps({**json.loads(GOOD), **changes})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (GOOD[:40], "EOF while parsing"),
+        (b"\xff" + GOOD.encode(), "not UTF-8 at byte 1"),
+        ("17", "object"),
+        (row(input_length=0), "input_length: input should be greater than or equal to 1"),
+        (row(input_length=-5), "input_length: input should be greater than or equal to 1"),
+        (row(input_length=10_000_001), "input_length: input should be less than or equal"),
+        (row(input_length=6.5), "input_length: input should be a valid integer"),
+        (row(input_length="600"), "input_length: input should be a valid integer"),
+        (row(output_length=0), "output_length: input should be greater than or equal to 1"),
+        (row(output_length=True), "output_length: input should be a valid integer"),
+        (row(timestamp=float("nan")), "timestamp: input should be a finite number"),
+        (row(timestamp=float("inf")), "timestamp: input should be a finite number"),
+        (row(timestamp=-1), "timestamp: input should be greater than or equal to 0"),
+        (row(timestamp="0"), "timestamp: input should be a valid number"),
+        (row(hash_ids=[1, -2]), r"hash_ids\.1: input should be greater than or equal to 0"),
+        (row(hash_ids=[1, 2**63]), r"hash_ids\.1: input should be less than or equal"),
+        (row(hash_ids=[1]), "hash_ids: 1 ids for 600 prompt tokens, blocks of 512 need 2"),
+        (row(hash_ids=[]), "hash_ids: 0 ids for 600 prompt tokens"),
+        (row(colour="red"), "colour: extra inputs are not permitted"),
+        ('{"timestamp": 0, "input_length": 600}', "output_length: field required"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line(tmp_path: Path, line: str | bytes, reason: str) -> None:
+    path = written(tmp_path, GOOD, "", GOOD, line, GOOD)
+    with pytest.raises(TraceError, match=rf"a\.jsonl:4: .*{reason}"):
+        read(path)
+
+
+def test_a_row_cut_off_at_the_end_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"a\.jsonl:2: "):
+        read(written(tmp_path, GOOD, GOOD[:-1]))
+
+
+def test_windows_line_ends_and_byte_order_mark_are_read(tmp_path: Path) -> None:
+    trace = read(written(tmp_path, b"\xef\xbb\xbf" + GOOD.encode() + b"\r", GOOD + "\r", ""))
+    assert trace.meta.requests == 2
+
+
+def test_one_request_is_a_trace(tmp_path: Path) -> None:
+    trace = read(written(tmp_path, GOOD))
+    assert (trace.meta.requests, trace.duration_s) == (1, 0.0)
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128, 256, 512, 1024])
+def test_block_size_is_inferred(tmp_path: Path, block_size: int) -> None:
+    rows = [
+        row(input_length=tokens, hash_ids=list(range(-(-tokens // block_size))))
+        for tokens in (40, 700, 2500, 9999)
+    ]
+    trace = read(written(tmp_path, *rows))
+    assert trace.meta.block_size == block_size
+    assert trace.meta.prefixes_known
+
+
+def test_rows_without_ids_get_fresh_ones(tmp_path: Path) -> None:
+    bare = '{"timestamp": 5, "input_length": 1025, "output_length": 5}'
+    trace = read(written(tmp_path, bare, GOOD, bare))
+    assert [r.hash_ids for r in trace.requests] == [(1, 2), (3, 4, 5), (6, 7, 8)]
+    assert not trace.meta.prefixes_known
+    alone = read(written(tmp_path, bare))
+    assert (alone.requests[0].hash_ids, alone.meta.block_size) == ((0, 1, 2), 512)
+
+
+def test_optional_fields_are_kept(tmp_path: Path) -> None:
+    line = row(max_tokens=64, priority=-1, cached_tokens=512, model="llama")
+    kept = read(written(tmp_path, line)).requests[0]
+    assert (kept.max_tokens, kept.priority, kept.cached_tokens, kept.model) == (
+        64,
+        -1,
+        512,
+        "llama",
+    )
+
+
+def test_clock_time_counts_from_the_first_request(tmp_path: Path) -> None:
+    clock_ms = 1_700_158_546_000
+    trace = read(written(tmp_path, row(timestamp=clock_ms + 250), row(timestamp=clock_ms)))
+    assert trace.timestamps_s.tolist() == [0.0, 0.25]
+    assert trace.notes.sentences() == [
+        "Rows out of order, now sorted by time: 1.",
+        "Times were clock time; they now count from the first request.",
+    ]
+
+
+@pytest.mark.shared
+def test_mooncake_is_read_as_it_is() -> None:
+    trace = read(MOONCAKE)
+    first = trace.requests[0]
+    assert trace.meta.requests == 4000
+    assert trace.meta.block_size == 512
+    assert trace.meta.prefixes_known
+    assert (first.timestamp_ms, first.input_length, first.output_length) == (0.0, 6758, 500)
+    assert first.hash_ids == tuple(range(14))
+    assert trace.duration_s == 1301.999
+    assert not trace.notes.sentences()

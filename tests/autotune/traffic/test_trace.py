@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import TraceError, UsageError
+from autotune.traffic.trace import Trace, TraceRequest, load_trace, meta_path, save_trace
+from tests.autotune.traffic.examples import request, trace
+
+COUNTS = st.integers(1, 10_000_000)
+MAYBE_COUNTS = st.none() | COUNTS
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    block_size = draw(st.sampled_from([16, 100, 512]))
+    requests = []
+    for _ in range(draw(st.integers(1, 8))):
+        tokens = draw(st.integers(1, 2000))
+        blocks = -(-tokens // block_size)
+        ids = draw(
+            st.lists(st.integers(0, 2**63 - 1), min_size=blocks, max_size=blocks).map(tuple)
+        )
+        requests.append(
+            TraceRequest(
+                draw(st.floats(0, 1e9, allow_nan=False)),
+                tokens,
+                draw(COUNTS),
+                ids,
+                max_tokens=draw(MAYBE_COUNTS),
+                priority=draw(st.none() | st.integers(-9, 9)),
+                cached_tokens=draw(st.none() | st.integers(0, 100)),
+                model=draw(st.none() | st.text(st.characters(codec="utf-8"), max_size=8)),
+            )
+        )
+    return Trace.build(
+        requests,
+        block_size=block_size,
+        prefixes_known=draw(st.booleans()),
+        source=draw(st.text(st.characters(codec="utf-8"), max_size=8)),
+        captured_at=draw(st.sampled_from([None, "2024-05-10T00:00:00.009930+00:00"])),
+        with_text=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=40)
+@given(traces())
+def test_what_is_saved_is_loaded(given_trace: Trace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.jsonl"
+        save_trace(given_trace, path)
+        assert load_trace(path) == given_trace
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == given_trace.sha256
+
+
+def test_files_are_private_and_lie_side_by_side(tmp_path: Path) -> None:
+    save_trace(trace(request(0.0)), tmp_path / "a.jsonl")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.jsonl", "a.meta.json"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+    assert json.loads((tmp_path / "a.meta.json").read_text()) == {
+        "version": 1,
+        "block_size": 512,
+        "prefixes_known": True,
+        "source": "test",
+        "captured_at": None,
+        "requests": 1,
+        "sha256": trace(request(0.0)).sha256,
+        "with_text": False,
+    }
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    old = trace(request(0.0))
+    save_trace(old, path)
+
+    def no_space(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", no_space)
+    with pytest.raises(TraceError, match="cannot be written: No space left on device"):
+        save_trace(trace(request(1.0)), path)
+    monkeypatch.undo()
+    assert load_trace(path) == old
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot be written: No such file"):
+        save_trace(trace(request(0.0)), tmp_path / "nowhere" / "a.jsonl")
+
+
+def test_a_description_of_other_traffic_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    save_trace(trace(request(0.0), request(1.0)), path)
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    with pytest.raises(TraceError, match=r"a\.meta\.json describes other traffic than a\.jsonl"):
+        load_trace(path)
+    meta_path(path).unlink()
+    assert load_trace(path).meta.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "EOF"),
+        ("[]", "object"),
+        ('{"version": 2}', "version: input should be 1"),
+        ('{"version": 1, "colour": "red"}', "block_size: field required"),
+    ],
+)
+def test_a_broken_description_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "a.jsonl"
+    save_trace(trace(request(0.0)), path)
+    meta_path(path).write_text(text)
+    with pytest.raises(TraceError, match=rf"a\.meta\.json: .*{reason}"):
+        load_trace(path)
+
+
+def test_format_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    save_trace(trace(request(0.0)), path)
+    assert load_trace(path, format="native").meta.requests == 1
+    with pytest.raises(TraceError, match=r"a\.jsonl:1: the header"):
+        load_trace(path, format="azure")
+    with pytest.raises(UsageError, match="unknown trace format 'nativ'") as caught:
+        load_trace(path, format="nativ")
+    assert caught.value.hint == "did you mean 'native'?"
