@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,24 +51,28 @@ IMPLIED = {"aggregate_engine_logging": False, "kv_cache_dtype_skip_layers": []}
 LEFT_OUT = {"quantization": None}
 
 
-def ask_vllm(*words: str) -> dict[str, object]:
+Parsed = dict[str, dict[str, object]]
+
+
+def ask_vllm(question: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.autotune.export.vllm_parser", *words],
+        [sys.executable, "-m", "tests.autotune.export.vllm_parser"],
         env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
         cwd=Path(__file__).resolve().parents[3],
+        input=question,
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return done.stdout.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
 def flags() -> FlagFacts:
-    return ask_vllm("flags")  # type: ignore[return-value]
+    facts: FlagFacts = json.loads(ask_vllm(""))
+    return facts
 
 
 @pytest.fixture(scope="module")
@@ -80,40 +85,35 @@ def export() -> Export:
     )
 
 
-@pytest.fixture(scope="module", params=["args", "yaml", "json", "env", "yaml without facts"])
-def parsed(
-    request: pytest.FixtureRequest,
-    export: Export,
-    flags: FlagFacts,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, object]:
+def source_env(text: str, file: Path) -> list[str]:
+    """Return the words that a shell makes of the exported environment."""
+    file.write_text(text, encoding="utf-8")
+    show = f'. {file}; eval "printf \'%s\\0\' \\"\\$AUTOTUNE_MODEL\\" $AUTOTUNE_VLLM_ARGS"'
+    done = subprocess.run(["sh", "-c", show], capture_output=True, text=True, check=True)
+    return done.stdout.split("\0")[:-1]
+
+
+@pytest.fixture(scope="module")
+def parsed(export: Export, flags: FlagFacts, tmp_path_factory: pytest.TempPathFactory) -> Parsed:
     folder = tmp_path_factory.mktemp("export")
-    if request.param == "args":
-        lines = render(export, "args", flags=flags).splitlines()
-        words = shlex.split(lines[-1])
-        assert words[0] == "vllm"
-        return ask_vllm("parse", *words[1:])
-    if request.param == "json":
-        words = json.loads(render(export, "json", flags=flags))["args"]
-        return ask_vllm("parse", "serve", *words)
-    if request.param == "env":
-        file = folder / "export.env"
-        file.write_text(render(export, "env", flags=flags))
-        script = f'. {file}; eval "printf \'%s\\0\' \\"\\$AUTOTUNE_MODEL\\" $AUTOTUNE_VLLM_ARGS"'
-        output = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-        return ask_vllm("parse", "serve", *output.stdout.split("\0")[:-1])
-    file = folder / "export.yaml"
-    if request.param == "yaml":
-        file.write_text(render(export, "yaml", flags=flags))
-    else:
-        known = Export(MODEL, {}, ENGINE_ARGS, provenance={})
-        file.write_text(render(known, "yaml", flags=None))
-    return ask_vllm("parse", "serve", "--config", str(file))
+    with_facts, by_rule = folder / "facts.yaml", folder / "rule.yaml"
+    with_facts.write_text(render(export, "yaml", flags=flags), encoding="utf-8")
+    by_rule.write_text(render(replace(export, engine_args=ENGINE_ARGS), "yaml"), encoding="utf-8")
+    lines = {
+        "args": shlex.split(render(export, "args", flags=flags).splitlines()[-1])[1:],
+        "yaml": ["serve", "--config", str(with_facts)],
+        "yaml without facts": ["serve", "--config", str(by_rule)],
+        "json": ["serve", *json.loads(render(export, "json", flags=flags))["args"]],
+        "env": ["serve", *source_env(render(export, "env", flags=flags), folder / "export.env")],
+    }
+    answers = json.loads(ask_vllm(json.dumps(list(lines.values()))))
+    return dict(zip(lines, answers, strict=True))
 
 
-def test_every_value_comes_back(parsed: dict[str, object]) -> None:
+@pytest.mark.parametrize("form", ["args", "yaml", "yaml without facts", "json", "env"])
+def test_every_value_comes_back(parsed: Parsed, form: str) -> None:
     expected: dict[str, object] = {"model": MODEL, **ENGINE_ARGS, **IMPLIED, **LEFT_OUT}
-    got = {name: parsed[name] for name in expected}
+    got = {name: parsed[form][name] for name in expected}
     config = got["compilation_config"]
     assert isinstance(config, dict)
     got["compilation_config"] = {

@@ -1,7 +1,7 @@
 """Asks the installed vLLM, in a process of its own, what its command line makes of an export.
 
-``flags`` prints the facts of ``describe_flags``; ``parse ARGUMENT...`` prints what the parser of
-``vllm serve`` hands to the engine when it is given these words.
+Without standard input it prints the facts of ``describe_flags``. Given a JSON list of command
+lines (lists of words) it prints what the parser of ``vllm serve`` hands to the engine for each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from autotune.engine.serve_flags import describe_flags
 
 
-def parse(words: list[str]) -> dict[str, object]:
+def parse(lines: list[list[str]]) -> list[dict[str, object]]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.cli.serve import cmd_init
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -21,13 +21,13 @@ def parse(words: list[str]) -> dict[str, object]:
     # As the command itself does: the configuration file is read by the outer parser.
     command = FlexibleArgumentParser()
     cmd_init()[0].subparser_init(command.add_subparsers(dest="subparser"))
-    namespace = command.parse_args(words)
-    values = {
-        field.name: getattr(namespace, field.name)
-        for field in dataclasses.fields(AsyncEngineArgs)
-        if hasattr(namespace, field.name)
-    }
-    return values | {"model": namespace.model_tag or namespace.model}
+    names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    parsed = [vars(command.parse_args(words)) for words in lines]
+    return [
+        {name: value for name, value in values.items() if name in names}
+        | {"model": values["model_tag"] or values["model"]}
+        for values in parsed
+    ]
 
 
 def as_json(value: object) -> object:
@@ -37,7 +37,8 @@ def as_json(value: object) -> object:
 
 
 def main() -> None:
-    answer = describe_flags() if sys.argv[1] == "flags" else parse(sys.argv[2:])
+    question = sys.stdin.read()
+    answer = parse(json.loads(question)) if question else describe_flags()
     sys.stdout.write("\n" + json.dumps(answer, default=as_json))
 
 
