@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+from storage.database import (
+    engine_options,
+    mask_url,
+    open_database,
+    parse_url,
+    resolve_url,
+    unavailable,
+)
+from storage.errors import StorageUnavailable
+
+
+@pytest.mark.parametrize(
+    ("option", "environ", "expected"),
+    [
+        ("sqlite:///a.db", {"AUTOTUNE_STORAGE": "b", "OPTUNA_STORAGE": "c"}, "sqlite:///a.db"),
+        (None, {"AUTOTUNE_STORAGE": "b", "OPTUNA_STORAGE": "c"}, "b"),
+        (None, {"AUTOTUNE_STORAGE": "", "OPTUNA_STORAGE": "c"}, "c"),
+        (None, {}, "sqlite:///autotune.db"),
+    ],
+)
+def test_the_option_comes_before_the_variables(
+    option: str | None, environ: dict[str, str], expected: str
+) -> None:
+    assert resolve_url(option, environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("postgresql://me:hunter2@db/x", "postgresql://me:***@db/x"),
+        ("postgresql://me:h%40nter2@db/x", "postgresql://me:***@db/x"),
+        ("postgresql://db/x?password=hunter2&port=1", "postgresql://db/x?password=***&port=1"),
+        ("postgresql:/me:hunter2@db", "postgresql:/me:***@db"),
+        ("sqlite:///autotune.db", "sqlite:///autotune.db"),
+    ],
+)
+def test_passwords_are_masked(url: str, masked: str) -> None:
+    assert mask_url(url) == masked
+
+
+def test_the_driver_s_words_are_masked_too() -> None:
+    error = OperationalError("", {}, Exception("no login for me with hunter2"))
+    message = unavailable("postgresql://me:hunter2@db/x", error).message
+    assert message == "Cannot use postgresql://me:***@db/x: no login for me with ***."
+
+
+def test_sqlite_survives_power_cuts_and_waits_for_others(url: str) -> None:
+    engine = open_database(url)
+    with engine.connect() as connection:
+        pragmas = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
+        }
+    engine.dispose()
+    assert pragmas == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "busy_timeout": 60_000,
+        "foreign_keys": 1,
+    }
+
+
+def test_servers_are_pinged_before_use() -> None:
+    assert engine_options(parse_url("postgresql://db/x"))["pool_pre_ping"] is True
+
+
+@pytest.mark.parametrize("name", ["100%.db", "a b.db", "{SCHEMA}.db", "ünï.db"])
+def test_odd_file_names(tmp_path: Path, name: str) -> None:
+    open_database(f"sqlite:///{tmp_path / name}").dispose()
+    assert (tmp_path / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("autotune.db", "no database URL"),
+        ("mysql://me:hunter2@db/x", r"kind 'mysql' are not supported: mysql://me:\*\*\*@db"),
+        ("redis://db", "kind 'redis'"),
+        ("sqlite://", "not a plain file"),
+        ("sqlite:///:memory:", "not a plain file"),
+        ("sqlite:///file:x?mode=memory&uri=true", "not a plain file"),
+        ("postgresql+nodriver://me:hunter2@db/x", r"driver for postgresql\+nodriver://me:\*\*\*"),
+    ],
+)
+def test_urls_that_cannot_hold_a_study(url: str, reason: str) -> None:
+    with pytest.raises(StorageUnavailable, match=reason) as caught:
+        open_database(url)
+    assert caught.value.hint
+    assert "hunter2" not in caught.value.message
+
+
+def test_readers_do_not_create_a_database(url: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match="no study database at sqlite:///"):
+        open_database(url, create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_readers_leave_a_database_of_others_as_it_is(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    before = path.read_bytes()
+    with pytest.raises(StorageUnavailable, match="holds no study of autotune"):
+        open_database(url, create=False)
+    assert path.read_bytes() == before
+
+
+def test_readers_open_what_exists(url: str) -> None:
+    open_database(url).dispose()
+    open_database(url, create=False).dispose()
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match="is no folder") as caught:
+        open_database(f"sqlite:///{tmp_path}/none/study.db")
+    assert caught.value.hint.startswith("Create the folder")
+
+
+def test_a_path_under_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(StorageUnavailable, match="is no folder"):
+        open_database(f"sqlite:///{tmp_path}/file/study.db")
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match="unable to open") as caught:
+        open_database(f"sqlite:///{tmp_path}")
+    assert caught.value.hint
+
+
+def test_a_file_that_is_no_database(url: str, tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_text("a shopping list\n" * 100)
+    with pytest.raises(StorageUnavailable, match="not a database") as caught:
+        open_database(url)
+    assert caught.value.hint == "Choose another file with --storage."
+
+
+def test_a_truncated_database(url: str, tmp_path: Path) -> None:
+    open_database(url).dispose()
+    path = tmp_path / "study.db"
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(StorageUnavailable, match="malformed") as caught:
+        open_database(url)
+    assert caught.value.hint.startswith("Restore it from a copy")
+
+
+def test_writers_hold_the_lock_from_their_start(url: str) -> None:
+    engine = open_database(url)
+    with (
+        engine.execution_options(autotune_write=True).begin(),
+        closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=0)) as other,
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        other.execute("BEGIN IMMEDIATE")
+    engine.dispose()
+
+
+def test_readers_are_not_held_up_by_a_writer(url: str) -> None:
+    engine = open_database(url)
+    with (
+        engine.execution_options(autotune_write=True).begin(),
+        engine.connect() as reader,
+    ):
+        assert reader.execute(text("SELECT count(*) FROM autotune_trial")).scalar_one() == 0
+    engine.dispose()
