@@ -75,8 +75,8 @@ def score_cells(
         feasible: [cells]. If no cell is, the ideal is taken over all, so that the scores
             still say which cell is nearest.
         budgets: [objectives], NaN where there is no limit; None: no limits.
-        noise: [objectives], the replicate noise in log units. An objective whose feasible
-            costs spread by less is left out. NaN or None: unknown, nothing is left out.
+        noise: [objectives], the replicate noise in log units. An objective in which two or
+            more feasible cells spread by less is left out. NaN or None: unknown, it stays.
 
     Raises:
         ObjectiveError: shapes that do not fit, or costs that are not positive.
@@ -90,7 +90,9 @@ def score_cells(
     compared = known[feasible] if feasible.any() else known
     ideal = compared.min(axis=0, initial=np.inf)
     spread = _log_spread(compared, ideal)
-    used = np.isfinite(ideal) & (spread >= sigma)
+    # A single cell has no spread to compare with the noise.
+    tells_apart = (spread >= sigma) | (len(compared) < 2)
+    used = np.isfinite(ideal) & tells_apart
     anchor = np.where(np.isnan(limits), _ANCHOR_WITHOUT_BUDGET * ideal, limits)
     anchor = np.maximum(anchor, ideal * math.exp(_LEAST_WIDTH))
     scale = Scores(np.zeros(0), ideal, anchor, used)

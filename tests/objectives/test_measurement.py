@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from objectives.budget import Budget, parse_budget
+from objectives.classes import class_mask, parse_classes
+from objectives.errors import ObjectiveError
+from objectives.latency import itl_ms, itl_owner, tpot_ms, ttft_ms
+from objectives.measurement import Measurement, measure
+from objectives.samples import RequestSamples
+from objectives.statistics import AGGREGATES, aggregate, interval, pooled_interval
+from tests.objectives.builders import from_deliveries, random_samples
+
+INF = float("inf")
+CLASSES = parse_classes("short:0-2000 long:2000-")
+RATES = {
+    "tokens_per_busy_s",
+    "goodput",
+    "request_throughput",
+    "output_throughput",
+    "total_token_throughput",
+}
+
+
+@pytest.fixture(scope="module")
+def samples() -> RequestSamples:
+    return random_samples(500, seed=1)
+
+
+def test_every_aggregate_of_every_metric_and_class_is_there(samples: RequestSamples) -> None:
+    found = measure(samples, classes=CLASSES, budget=Budget())
+    latencies = {
+        f"{metric}_{name}{at}"
+        for metric in ("ttft", "tpot", "itl", "e2e")
+        for name in AGGREGATES
+        for at in ("", "@short", "@long")
+    }
+    assert set(found.metrics) == latencies | RATES
+    assert found.metrics["ttft_p95"] == aggregate(ttft_ms(samples), "p95")
+    documents = samples.select(class_mask(samples.prompt_tokens, CLASSES[1]))
+    assert found.metrics["itl_p99@long"] == aggregate(itl_ms(documents), "p99")
+
+
+def test_intervals_are_of_the_usual_aggregates_and_what_the_budget_names(
+    samples: RequestSamples,
+) -> None:
+    budget = parse_budget("e2e_p50@long:9000")
+    found = measure(samples, classes=CLASSES, budget=budget).intervals
+    assert len(found) == 4 * 3 * 3 + 1
+    assert found["ttft_p95"] == interval(ttft_ms(samples), "p95")
+    assert found["tpot_p99"] == interval(tpot_ms(samples), "p99")
+    pooled = pooled_interval(itl_ms(samples), itl_owner(samples), len(samples), "p99")
+    assert found["itl_p99"] == pooled
+    assert found["ttft_p99@long"].high is None
+    assert found["e2e_p50@long"].high is not None
+
+
+def test_rates_are_of_what_completed() -> None:
+    samples = from_deliveries(
+        [[1.0, 2.0], [1.5], [3.0, 4.0], []],
+        scheduled_s=[1.0, 1.2, 2.0, 2.5],
+        failed=[False, False, True, True],
+        send_lag_s=0.01,
+    )
+    found = measure(samples, classes=(), budget=parse_budget("ttft:200"), duration_s=10.0)
+    assert found.metrics["request_throughput"] == pytest.approx(0.2)
+    assert found.metrics["output_throughput"] == pytest.approx(0.3)
+    assert found.metrics["total_token_throughput"] == pytest.approx(20.3)
+    assert found.metrics["goodput"] == pytest.approx(0.1)
+    assert (found.requests, found.failed_requests, found.window_s) == (4, 2, 10.0)
+    assert found.send_lag_p99_ms == pytest.approx(10)
+    assert found.metrics["ttft_p50"] == INF
+    assert found.metrics["tpot_mean"] == INF
+
+
+def test_duration_runs_from_the_first_send_to_the_last_token() -> None:
+    samples = from_deliveries([[4.0, 7.0], [6.0]], scheduled_s=[3.0, 5.0])
+    assert measure(samples, classes=(), budget=Budget()).window_s == 4.0
+
+
+def test_goodput_needs_an_absolute_limit(samples: RequestSamples) -> None:
+    for text in ("", "ttft_p95:0.9x"):
+        found = measure(samples, classes=(), budget=parse_budget(text))
+        assert found.metrics["goodput"] is None
+
+
+def test_an_empty_class_is_missing_not_zero() -> None:
+    samples = from_deliveries([[1.0], [2.0]], scheduled_s=[0.0, 1.0])
+    found = measure(samples, classes=CLASSES, budget=Budget())
+    assert found.metrics["ttft_p95@long"] is None
+    assert found.metrics["tpot_p95"] is None
+    assert (found.intervals["ttft_p95@long"].low, found.intervals["tpot_p95"].low) == (None, None)
+
+
+def test_what_cannot_be_measured_is_refused(samples: RequestSamples) -> None:
+    nobody = samples.select(np.zeros(len(samples), dtype=np.bool_))
+    with pytest.raises(ObjectiveError, match="without requests"):
+        measure(nobody, classes=(), budget=Budget())
+    with pytest.raises(ObjectiveError, match="must be positive, not 0 s"):
+        measure(samples, classes=(), budget=Budget(), duration_s=0.0)
+    with pytest.raises(ObjectiveError, match="no class 'short'"):
+        measure(samples, classes=(), budget=parse_budget("ttft@short:5"))
+
+
+def test_nothing_sent_is_infinitely_late() -> None:
+    arrays = from_deliveries([[], []], scheduled_s=[0.0, 1.0]).to_arrays()
+    silent = RequestSamples.from_arrays({**arrays, "sent_s": np.full(2, np.nan)})
+    found = measure(silent, classes=(), budget=Budget())
+    assert found.send_lag_p99_ms == INF
+    assert found.metrics["tokens_per_busy_s"] is None
+    assert Measurement.from_json(found.to_json()) == found
+
+
+def test_json_is_strict_and_reads_back() -> None:
+    samples = random_samples(100, seed=2, fail=0.3)
+    found = measure(samples, classes=CLASSES, budget=parse_budget("ttft:500"))
+    text = found.to_json()
+    assert INF in found.metrics.values()
+    assert json.loads(text, parse_constant=pytest.fail)["metrics"]["ttft_p99"] == "inf"
+    assert Measurement.from_json(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"metrics": {"a": "soon"}}'])
+def test_other_text_is_no_measurement(text: str) -> None:
+    with pytest.raises(ObjectiveError, match="no measurement"):
+        Measurement.from_json(text)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from objectives.errors import ObjectiveError
+from objectives.statistics import (
+    AGGREGATES,
+    Interval,
+    aggregate,
+    bootstrap_draws,
+    interval,
+    paired_log_ratio,
+    pooled_interval,
+    requests_needed,
+)
+
+INF = float("inf")
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_finite_aggregates_are_numpys(values: list[float]) -> None:
+    array = np.array(values)
+    assert aggregate(array, "mean") == np.mean(array)
+    assert aggregate(array, "max") == np.max(array)
+    for name in ("p50", "p90", "p95", "p99"):
+        assert aggregate(array, name) == np.percentile(array, float(name[1:]))
+
+
+@given(
+    st.lists(st.sampled_from([1.0, 2.0, INF, math.nan]), max_size=30),
+    st.sampled_from(AGGREGATES),
+)
+def test_aggregates_are_never_nan(values: list[float], name: str) -> None:
+    found = aggregate(np.array(values), name)
+    if all(math.isnan(value) for value in values):
+        assert found is None
+    else:
+        assert found is not None
+        assert not math.isnan(found)
+
+
+def test_infinite_values_reach_only_as_far_as_they_lie() -> None:
+    values = np.array([1.0, 2.0, 3.0, 4.0, INF])
+    assert aggregate(values, "p50") == 3.0
+    assert aggregate(values[1:], "p50") == 3.5
+    assert aggregate(values, "p90") == INF
+    assert aggregate(values, "mean") == INF
+
+
+def test_unknown_aggregates_have_a_nearest_one() -> None:
+    with pytest.raises(ObjectiveError, match="'p96'") as caught:
+        aggregate(np.array([1.0]), "p96")
+    assert "did you mean" in caught.value.hint
+
+
+def test_requests_needed_is_the_least_that_leaves_a_tail() -> None:
+    assert requests_needed("p95") == 72
+    assert requests_needed("p99") == 368
+    assert requests_needed("max") is None
+    for name, q in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
+        needed = requests_needed(name)
+        assert needed is not None
+        assert 1 - q**needed >= 0.975 > 1 - q ** (needed - 1)
+
+
+@pytest.mark.parametrize(("name", "needed"), [("p95", 72), ("p99", 368), ("mean", 2)])
+def test_upper_bound_needs_enough_requests(name: str, needed: int) -> None:
+    values = np.random.default_rng(0).exponential(size=needed)
+    assert interval(values[:-1], name).high is None
+    assert interval(values, name).high is not None
+    assert interval(np.append(values[:-1], np.nan), name).high is None
+
+
+def test_max_has_no_upper_bound_and_one_value_has_none_at_all() -> None:
+    values = np.random.default_rng(0).exponential(size=1000)
+    assert interval(values, "max").high is None
+    assert interval(values, "max").low is not None
+    assert interval(values[:1], "p50") == Interval(None, None)
+    assert interval(values[:0], "p50") == Interval(None, None)
+
+
+def test_bounds_are_one_sided_at_95_percent() -> None:
+    """Over many samples each bound misses the true p95 in roughly one of twenty."""
+    truth = -math.log(0.05)
+    above = below = 0
+    for seed in range(200):
+        values = np.random.default_rng(seed).exponential(size=800)
+        bounds = interval(values, "p95", resamples=200, seed=seed)
+        assert bounds.low is not None
+        assert bounds.high is not None
+        above += bounds.low > truth
+        below += bounds.high < truth
+    assert 1 <= above <= 26
+    assert 1 <= below <= 26
+
+
+def test_blocks_see_that_late_requests_come_together() -> None:
+    rng = np.random.default_rng(0)
+    busy = np.repeat(rng.exponential(size=25), 40)
+    alone = rng.permutation(busy)
+    together, apart = interval(busy, "mean"), interval(alone, "mean")
+    assert together.low is not None
+    assert together.high is not None
+    assert apart.low is not None
+    assert apart.high is not None
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+
+
+def test_lost_requests_make_the_upper_bound_infinite() -> None:
+    values = np.ones(1000)
+    values[480:520] = INF
+    assert aggregate(values, "p95") == 1.0
+    assert interval(values, "p95").high == INF
+    assert interval(values, "p50") == Interval(1.0, 1.0)
+
+
+def test_pooled_values_travel_with_their_request() -> None:
+    """One value per request is the plain case; copies of it add no certainty."""
+    values = np.random.default_rng(0).exponential(size=400)
+    rows = np.arange(400)
+    plain = interval(values, "p50")
+    assert pooled_interval(values, rows, 400, "p50") == plain
+    copied = pooled_interval(np.repeat(values, 50), np.repeat(rows, 50), 400, "p50")
+    assert copied.low == pytest.approx(plain.low, rel=0.02)
+    assert copied.high == pytest.approx(plain.high, rel=0.02)
+
+
+def test_pooled_bound_counts_requests_not_gaps() -> None:
+    owner = np.repeat(np.arange(50), 1000)
+    values = np.random.default_rng(0).exponential(size=owner.size)
+    assert pooled_interval(values, owner, 500, "p95").high is None
+
+
+def test_draws_of_one_trace_are_paired() -> None:
+    values = np.random.default_rng(0).exponential(size=300)
+    slow = bootstrap_draws(2 * values, "p95", seed=4)
+    np.testing.assert_allclose(slow, 2 * bootstrap_draws(values, "p95", seed=4))
+    pooled = bootstrap_draws(values, "p95", owner=np.arange(300), requests=300, seed=4)
+    np.testing.assert_allclose(2 * pooled, slow)
+
+
+def test_paired_ratio_cancels_what_the_trace_does() -> None:
+    rng = np.random.default_rng(0)
+    trace = np.repeat(rng.exponential(size=20), 20)
+    a, b = 1.1 * trace * rng.normal(1, 0.01, 400), trace * rng.normal(1, 0.01, 400)
+    estimate, bounds = paired_log_ratio(a, b, "p95")
+    assert estimate == pytest.approx(math.log(1.1), abs=0.03)
+    assert bounds.low is not None
+    assert bounds.high is not None
+    assert 0.05 < bounds.low < bounds.high < 0.15
+    back, _ = paired_log_ratio(b, a, "p95")
+    assert estimate is not None
+    assert back == pytest.approx(-estimate)
+
+
+def test_paired_ratio_without_enough_to_say() -> None:
+    ones, none = np.ones(50), np.full(50, np.nan)
+    assert paired_log_ratio(ones, none, "p95") == (None, Interval(None, None))
+    assert paired_log_ratio(ones, ones, "p95") == (0.0, Interval(None, None))
+    assert paired_log_ratio(ones * INF, ones * INF, "p50") == (None, Interval(None, None))
+    assert paired_log_ratio(ones * INF, ones, "p50") == (INF, Interval(INF, INF))
+    with pytest.raises(ObjectiveError, match="cannot pair 50 requests with 3"):
+        paired_log_ratio(ones, np.ones(3), "p95")
