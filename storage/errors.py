@@ -27,11 +27,11 @@ class StorageError(Exception):
         self.hint = hint
 
 
-class StorageUnavailable(StorageError):  # noqa: N818 - read as facts.
+class StorageUnavailable(StorageError):
     """The database cannot be opened, read or written."""
 
 
-class NewerSchema(StorageError):  # noqa: N818 - read as facts.
+class NewerSchema(StorageError):
     """The tables were written by a later version of the program."""
 
     def __init__(self, url: str, revision: str) -> None:
@@ -41,7 +41,7 @@ class NewerSchema(StorageError):  # noqa: N818 - read as facts.
         )
 
 
-class UnknownStudy(StorageError):  # noqa: N818 - read as facts.
+class UnknownStudy(StorageError):
     """There is no study of this name; without a name, no study at all."""
 
     def __init__(self, name: str | None, known: Iterable[str]) -> None:
@@ -58,7 +58,7 @@ class UnknownStudy(StorageError):  # noqa: N818 - read as facts.
         self.name = name
 
 
-class UnknownTrial(StorageError):  # noqa: N818 - read as facts.
+class UnknownTrial(StorageError):
     """The study has no trial of this number."""
 
     def __init__(self, number: int) -> None:
@@ -79,7 +79,7 @@ class Difference(NamedTuple):
     given: Any
 
 
-class FingerprintMismatch(StorageError):  # noqa: N818 - read as facts.
+class FingerprintMismatch(StorageError):
     """A study is resumed with another fingerprint than it was started with."""
 
     def __init__(self, name: str, diff: Sequence[Difference]) -> None:
