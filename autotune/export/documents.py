@@ -19,7 +19,8 @@ def render_yaml(export: Export, options: Options) -> str:
 
     vLLM's loader drops every ``key: false``: it looks for the ``--no-`` form in the parser of
     the bare ``vllm`` command, which has none. False is therefore ``no-key: true``. Keys carry
-    dashes as the command's options do.
+    dashes as the command's options do. Dictionaries are JSON text, since older loaders hand
+    nested YAML over as Python's notation.
     """
     use = "vllm serve --config FILE.yaml"
     settings = {"model": model_word(export.model), **dict(map(_entry, options.given))}
@@ -50,4 +51,5 @@ def _entry(option: Option) -> tuple[str, object]:
             f"A configuration file cannot say {option.name}={value!r}.",
             hint="vLLM would read the value as an option; use --format args.",
         )
-    return option.flag.removeprefix("--"), value
+    key = option.flag.removeprefix("--")
+    return key, json.dumps(value) if isinstance(value, dict) else value

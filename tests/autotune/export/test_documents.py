@@ -27,7 +27,6 @@ def test_yaml_says_false_as_a_switch_of_its_own(export: Export) -> None:
     [
         "true", "no", "null", "~", "1e3", "0x10", "8k", "2026-01-02", "", " a ", "a: b", "# x",
         "{a", "a\nb", "é\u2028\x1b", "@x", "'\"", 1e-7, 3, True, [1, 2], ["1", "yes"],
-        {"on": False, "none": None, "deep": {"x": ["true", 1.5]}},
     ],
 )  # fmt: skip
 def test_yaml_keeps_the_type_of_a_value(value: object) -> None:
@@ -40,7 +39,8 @@ def test_yaml_takes_any_text(study: str, value: str) -> None:
     engine_args = {"hf_overrides": {"text": value}}
     export = Export("m", {}, engine_args, provenance={study: study})
     loaded = yaml.safe_load(render(export, "yaml"))
-    assert loaded == {"model": "m", "hf-overrides": {"text": value}}
+    assert set(loaded) == {"model", "hf-overrides"}
+    assert json.loads(loaded["hf-overrides"]) == {"text": value}
 
 
 @pytest.mark.parametrize("value", ["--config", "-x", -0.5])
