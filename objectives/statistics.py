@@ -107,9 +107,17 @@ def interval(
 ) -> Interval:
     """Return bounds of an aggregate of one value per request, in arrival order.
 
-    ``low`` and ``high`` are the 5th and 95th percentile of the moving-block bootstrap: each is
-    a one-sided 95 % bound, together they are a 90 % interval. Requests with NaN take their
-    place in the blocks but give no value. ``high`` may be inf, if lost requests weigh enough.
+    ``low`` and ``high`` are the 5th and 95th percentile of the moving-block bootstrap, meant
+    as one-sided 95 % bounds. Requests with NaN take their place in the blocks but give no
+    value. ``high`` may be inf, if lost requests weigh enough.
+
+    The bootstrap alone is too sure of upper tails: of independent values its bound of a p95
+    misses the truth in 13 % of samples of 400, of a p99 in 21 %. So ``high`` of a percentile
+    is never below the order statistic behind ``requests_needed``, which misses in at most
+    2.5 %. Both assume that the replay shows the queue's whole behaviour. Where lateness is
+    correlated over tens of requests (autocorrelation 0.9 from one to the next) the upper
+    bound of a p95 still misses in about 15 % of samples of 1000 and 22 % of 400, so a bound
+    from one replay is nominal, and replicates are the remedy.
 
     Returns:
         ``high`` None below ``requests_needed`` and for ``max``; both None below 2 values.
@@ -133,7 +141,9 @@ def pooled_interval(
     """Return bounds of an aggregate of values that are pooled over requests, such as ITL.
 
     As ``interval``, but a drawn request brings all its values along; only requests that have
-    a value count towards ``requests_needed``.
+    a value count towards ``requests_needed``. With several values per request no order
+    statistic backs the upper bound: with gaps that vary between requests, that of a p99
+    missed the truth in 16 % of samples of 368 requests and in 9 % of 1000.
 
     Args:
         values: [k], in any order.
@@ -155,15 +165,20 @@ def intervals(
 ) -> dict[str, Interval]:
     """As ``pooled_interval`` for several aggregates, with the weights drawn beforehand."""
     kept = ~np.isnan(values)
+    present = values[kept]
     requests = np.unique(owner[kept]).size
-    resampled = Resampled(values[kept], owner[kept], weights)
+    resampled = Resampled(present, owner[kept], weights)
     found = {}
     for name in aggregate_names:
         needed = requests_needed(name)
         draws = _draws(resampled, name)
         low = _bound(draws, 1 - confidence) if requests >= _FEWEST_FOR_MEAN else None
-        enough = needed is not None and requests >= needed
-        found[name] = Interval(low, _bound(draws, confidence) if enough else None)
+        high = None
+        if needed is not None and requests >= needed:
+            high = _bound(draws, confidence)
+            if high is not None and present.size == requests:
+                high = max(high, _order_statistic_bound(present, name))
+        found[name] = Interval(low, high)
     return found
 
 
@@ -248,6 +263,24 @@ def _quantile_with_inf(values: F8, quantile: float) -> float:
 def _draws(resampled: Resampled, name: str) -> F8:
     quantile = quantile_of(name)
     return resampled.means() if quantile is None else resampled.quantiles(quantile)
+
+
+def _order_statistic_bound(values: F8, name: str) -> float:
+    """Least order statistic above the quantile with 97.5 %, if values are independent.
+
+    The number of values below the quantile is binomial, so the r-th smallest lies above it
+    with the probability that fewer than r are below. −inf for the mean, which has none.
+    """
+    quantile = quantile_of(name)
+    if quantile is None:
+        return -math.inf
+    count = values.size
+    below = np.arange(count)
+    # Probability of exactly 0, 1, … values below, built up in logs from its neighbours.
+    steps = np.log((count - below[:-1]) / (below[:-1] + 1) * quantile / (1 - quantile))
+    log_mass = count * math.log1p(-quantile) + np.concatenate([[0.0], np.cumsum(steps)])
+    rank = int(np.searchsorted(np.cumsum(np.exp(log_mass)), _NEITHER_TAIL))
+    return float(np.partition(values, rank)[rank])
 
 
 def _bound(draws: F8, quantile: float) -> float | None:
