@@ -1,4 +1,4 @@
-"""From the text that an engine left behind to the class of its failure and the line that shows it."""
+"""From the text that an engine left behind to the class of its failure and its evidence."""
 
 from __future__ import annotations
 

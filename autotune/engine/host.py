@@ -131,7 +131,7 @@ class EngineHost:
             await self._engine.reset_prefix_cache()
             replay, samples = await self._watched("replay", prepared, salt=body["salt"])
         # The trial boundary: an engine that dies under load may raise anything.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             text = _leaf_text(error)
             raise TrialFailed(classify_run(read_tail_of(self._log_path), text)) from error
         done = time.perf_counter()

@@ -43,7 +43,7 @@ class Failure:
         return self.failure_class in DETERMINISTIC_FAILURES
 
 
-class TrialFailed(Exception):  # noqa: N818 - an outcome of a trial, not a fault of the program
+class TrialFailed(Exception):
     """Raised inside the trial boundary only, and turned into a stored failure there."""
 
     def __init__(self, failure: Failure) -> None:
@@ -80,6 +80,9 @@ class EngineInfo:
         return cls(**{**data, "capture_sizes": tuple(data["capture_sizes"])})
 
 
+_PREFIX = "iteration_"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Iterations:
     """One row an engine iteration of a replay, as vLLM reports it; all arrays of one length.
@@ -99,11 +102,14 @@ class Iterations:
     gaps: NDArray[np.int64]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        return {f"iteration_{name}": getattr(self, name) for name in self.__slots__}
+        return {_PREFIX + name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        return cls(**{name: arrays[f"iteration_{name}"] for name in cls.__slots__})
+    def split(cls, arrays: Mapping[str, NDArray[Any]]) -> tuple[Self, dict[str, NDArray[Any]]]:
+        """Take the iterations out of named arrays; return them and the other arrays."""
+        own = {name: arrays[_PREFIX + name] for name in cls.__slots__}
+        rest = {name: array for name, array in arrays.items() if not name.startswith(_PREFIX)}
+        return cls(**own), rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -67,6 +68,11 @@ class Supervisor:
         self._channel: Channel | None = None
         self._log_path: Path | None = None
 
+    @property
+    def host_log(self) -> Path:
+        """Where the host's own output goes before an engine has a log of its own."""
+        return self._log_folder / "host.log"
+
     def __enter__(self) -> Self:
         return self
 
@@ -123,9 +129,10 @@ class Supervisor:
         answer = self._call(
             "replay", body, self._watchdogs.silence_s, arrays_of(trace), on_progress
         )
+        iterations, samples = Iterations.split(answer.arrays)
         return ReplayResult(
-            samples=RequestSamples.from_arrays(answer.arrays),
-            iterations=Iterations.from_arrays(answer.arrays),
+            samples=RequestSamples.from_arrays(samples),
+            iterations=iterations,
             warmup_s=float(answer.body["warmup_s"]),
             replay_s=float(answer.body["replay_s"]),
             errors=tuple(answer.body["errors"]),
@@ -152,10 +159,8 @@ class Supervisor:
             self._channel = None
         if self._process is not None:
             # The group outlives its leader, so the engine's processes are reached in any case.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             self._process.wait()
             self._process = None
 
@@ -166,7 +171,7 @@ class Supervisor:
         self._log_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "autotune.engine.host"]
-        with (self._log_folder / "host.log").open("ab") as log:
+        with self.host_log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -207,7 +212,7 @@ class Supervisor:
     def _wait(
         self, channel: Channel, kind: str, silence_s: float, on_progress: ProgressCallback | None
     ) -> Message:
-        """Return the answer; a report counts as a sign of life only if tokens came or none wait."""
+        """Return the answer; a report is a sign of life only if tokens came or nothing waits."""
         tokens_seen = -1
         alive_at = time.monotonic()
         while True:
@@ -229,7 +234,7 @@ class Supervisor:
             raise HostLost("the engine host could not be started")
         code = self._process.poll()
         message = f"the engine host ended with status {code} during {kind}"
-        log = read_tail(self._log_path or self._log_folder / "host.log")
+        log = read_tail(self._log_path or self.host_log)
         classify = classify_run if kind == "replay" else classify_start
         return classify(log, message)
 

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -104,10 +104,10 @@ def _new_recorder() -> Any:
     """Return a stat logger factory with a ``rows`` list that its loggers append to."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
-    class IterationRecorder(StatLoggerBase):
+    class IterationRecorder(StatLoggerBase):  # type: ignore[misc]
         """Appends one tuple an iteration; an exception here would fail every request."""
 
-        rows: list[tuple[float, int, int, int, int, float, int, int]] = []
+        rows: ClassVar[list[tuple[float, int, int, int, int, float, int, int]]] = []
 
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
             pass
@@ -115,9 +115,7 @@ def _new_recorder() -> Any:
         def log_engine_initialized(self) -> None:
             pass
 
-        def record(
-            self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any
-        ) -> None:
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
             details = getattr(scheduler_stats, "iteration_details", None)
             if details is None or details.is_dummy:
                 return
@@ -180,7 +178,13 @@ class VllmEngine:
         return describe_config(self._llm.vllm_config)
 
     async def generate(
-        self, prompt: Sequence[int], output_tokens: int, *, request_id: str, salt: str, priority: int
+        self,
+        prompt: Sequence[int],
+        output_tokens: int,
+        *,
+        request_id: str,
+        salt: str,
+        priority: int,
     ) -> AsyncIterator[int]:
         """See ``TokenSource.generate``."""
         params = self._sampling_params(
@@ -193,9 +197,7 @@ class VllmEngine:
         )
         inputs = self._tokens_input(prompt, cache_salt=salt)
         try:
-            async for output in self._llm.generate(
-                inputs, params, request_id, priority=priority
-            ):
+            async for output in self._llm.generate(inputs, params, request_id, priority=priority):
                 if output.finished:
                     self._cached[request_id] = output.num_cached_tokens or 0
                 yield len(output.outputs[0].token_ids)

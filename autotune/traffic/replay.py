@@ -13,7 +13,7 @@ import numpy as np
 from objectives.latency import RequestSamples
 
 
-class RequestFailed(Exception):  # noqa: N818 - one request's outcome, counted and not raised on
+class RequestFailed(Exception):
     """One request ended without its tokens; the engine lives on."""
 
 
@@ -21,7 +21,13 @@ class TokenSource(Protocol):
     """An engine, as a replay sees it."""
 
     def generate(
-        self, prompt: Sequence[int], output_tokens: int, *, request_id: str, salt: str, priority: int
+        self,
+        prompt: Sequence[int],
+        output_tokens: int,
+        *,
+        request_id: str,
+        salt: str,
+        priority: int,
     ) -> AsyncIterator[int]:
         """Yield the number of new tokens of each delivery, ``output_tokens`` in all.
 

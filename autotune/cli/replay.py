@@ -1,0 +1,75 @@
+"""``autotune replay``: one engine, any limits, one trace; nothing is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.cli.options import Format, OutputFormat
+
+
+def replay(
+    *,
+    model: Annotated[str, typer.Option(help="Path or hub name of the model, or demo:tiny-llama.")],
+    trace: Annotated[str, typer.Option(help="Trace file, or demo:mixed.")],
+    window: Annotated[
+        str | None, typer.Option(help="Part of the trace: 600:900 (seconds) or busiest:10m.")
+    ] = None,
+    budget: Annotated[str, typer.Option(help="Limits that goodput counts by.")] = "",
+    classes: Annotated[
+        str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None, typer.Option(help="vLLM engine argument, key=value. Repeatable.")
+    ] = None,
+    warmup_s: Annotated[
+        float, typer.Option(min=0.0, help="Seconds of the window replayed before measuring.")
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
+    log_folder: Annotated[Path, typer.Option(help="Where the engine's log goes.")] = Path(
+        "autotune-logs"
+    ),
+    output: Annotated[
+        Path | None, typer.Option(help="Write the JSON here as well.", show_default=False)
+    ] = None,
+    output_format: Format = OutputFormat.TABLE,
+) -> None:
+    """Replay a trace against one engine; JSON has the key names of `vllm bench serve`."""
+    import json
+
+    from autotune.cli.signals import Interrupted, raised_signals
+    from autotune.cli.watch import ScreenWatcher
+    from autotune.settings import load_settings, parse_engine_args
+
+    settings = load_settings(
+        None,
+        {
+            "model": model,
+            "trace": trace,
+            "window": window,
+            "budget": budget,
+            "classes": classes,
+            "engine_args": parse_engine_args(engine_arg or []),
+            "warmup_s": warmup_s,
+            "seed": seed,
+            "log_folder": log_folder,
+        },
+    )
+    try:
+        with raised_signals(), ScreenWatcher() as watcher:
+            from autotune.study.single import replay_once
+
+            result = replay_once(settings, watcher)
+    except Interrupted as interruption:
+        raise typer.Exit(interruption.exit_code) from interruption
+    text = json.dumps(result, indent=2, allow_nan=False)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
+    if output_format is OutputFormat.JSON:
+        typer.echo(text)
+        return
+    for name, value in result.items():
+        if isinstance(value, int | float | str) or value is None:
+            typer.echo(f"{name:32} {value if not isinstance(value, float) else f'{value:.3f}'}")

@@ -1,0 +1,112 @@
+"""Tables and sentences for a terminal, and for whatever the output is piped into."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autotune.study.view import StudyView
+
+PIPED_WIDTH = 120
+"""Columns where the output is no terminal and COLUMNS does not say otherwise."""
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Return a console for ``stream`` (stdout by default); colour only on a terminal."""
+    from rich.console import Console
+
+    stream = stream or sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def figure(value: float | None, digits: int = 1) -> str:
+    """Return a number for a table cell; ``-`` where there is none."""
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "inf"
+    return f"{value:.{digits}f}"
+
+
+def limits(candidate: Mapping[str, Any]) -> str:
+    """Return a candidate in a few characters: ``2048/128`` and further knobs by name."""
+    names = ("max_num_batched_tokens", "max_num_seqs")
+    rest = [f"{name}={value}" for name, value in candidate.items() if name not in names]
+    return " ".join(["/".join(str(candidate[name]) for name in names), *rest])
+
+
+def trial_table(view: StudyView) -> Any:
+    """Return all trials of a study as a table."""
+    from rich import box
+    from rich.table import Table
+
+    from autotune.study.view import trial_json
+
+    names = _latencies(view)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading, justify in _headings(names):
+        table.add_column(heading, justify="right" if justify else "left", no_wrap=justify)
+    winner = view.judgement.chosen.numbers if view.judgement and view.judgement.chosen else ()
+    for trial in view.trials:
+        row = trial_json(view, trial)
+        metrics = row["metrics"] or {}
+        numbers = [figure(metrics.get(name)) for name in names]
+        table.add_row(
+            f"{trial.number}{'*' if trial.number in winner else ''}",
+            trial.phase,
+            limits(trial.candidate),
+            *numbers,
+            figure(metrics.get("utilization"), 2),
+            _keeps(row),
+            _remark(row),
+            style="bold" if trial.number in winner else None,
+        )
+    return table
+
+
+def _latencies(view: StudyView) -> list[str]:
+    """Return the metrics worth a column: the three that are judged, and what the budget names."""
+    from objectives.budget import parse_budget
+
+    named = [limit.key for limit in parse_budget(view.study.spec["budget"]).limits]
+    return list(dict.fromkeys(["ttft_p95", "tpot_p95", "itl_p99", *named]))
+
+
+def _headings(names: Sequence[str]) -> list[tuple[str, bool]]:
+    latencies = [(f"{name} ms", True) for name in names]
+    return [
+        ("trial", True),
+        ("phase", False),
+        ("tokens/seqs", True),
+        *latencies,
+        ("util", True),
+        ("budget", False),
+        ("diagnosis", False),
+    ]
+
+
+def _keeps(row: Mapping[str, Any]) -> str:
+    if row["feasible"] is None:
+        return "-"
+    return "kept" if row["feasible"] else "broken"
+
+
+def _remark(row: Mapping[str, Any]) -> str:
+    if row["failure"] is not None:
+        return f"{row['state']}: {row['failure']['class']}"
+    if row["diagnosis"] is None:
+        return str(row["state"])
+    knob = row["diagnosis"]["next_knob"]
+    return f"{row['diagnosis']['code']}{', ' + knob if knob else ''}"
+
+
+def plain_line(text: str) -> str:
+    """Return text without control characters, so that no name can drive the terminal."""
+    return "".join(c if c.isprintable() else "�" for c in text)

@@ -1,0 +1,237 @@
+"""``autotune tune``: run a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.options import Format, OutputFormat, Storage
+
+if TYPE_CHECKING:
+    from autotune.cli.watch import ScreenWatcher
+    from autotune.settings import TuneSettings
+    from autotune.study.judgement import Judgement
+
+
+def tune(
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with these settings; flags win.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Path or hub name of the model, or demo:tiny-llama.")
+    ] = None,
+    trace: Annotated[str | None, typer.Option(help="Trace file, or demo:mixed.")] = None,
+    window: Annotated[
+        str | None, typer.Option(help="Part of the trace: 600:900 (seconds) or busiest:10m.")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option(help="vLLM engine argument for every candidate, key=value. Repeatable."),
+    ] = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(help="Further engine argument to search, name=a,b,c. Repeatable."),
+    ] = None,
+    tile: Annotated[
+        str | None, typer.Option(help="Quanta of the limits: tokens,sequences. [default: 128,8]")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Finished trials in all, resumed ones included. [default: 24]"),
+    ] = None,
+    warmup_s: Annotated[
+        float | None,
+        typer.Option(help="Seconds of the window replayed before each measurement. [default: 10]"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of prompts and sampler. [default: 0]")] = None,
+    storage: Storage = None,
+    study_name: Annotated[
+        str | None, typer.Option(help="Name of the study.", show_default="from model and trace")
+    ] = None,
+    log_folder: Annotated[
+        Path | None, typer.Option(help="Where engine logs go. [default: autotune-logs]")
+    ] = None,
+    start_timeout_s: Annotated[
+        float | None, typer.Option(help="Longest time for an engine start. [default: 1800]")
+    ] = None,
+    silence_timeout_s: Annotated[
+        float | None,
+        typer.Option(help="Longest time without a token while requests wait. [default: 120]"),
+    ] = None,
+    max_failures_in_a_row: Annotated[
+        int | None, typer.Option(help="Of one class, before giving up. [default: 5]")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the plan; start nothing.")
+    ] = False,
+    output_format: Format = OutputFormat.TABLE,
+) -> None:
+    """Replay a trace against real engines and find the limits at the knee.
+
+    The same command again goes on where it stopped.
+    """
+    from autotune.settings import load_settings, parse_engine_args, parse_knobs
+
+    settings = load_settings(
+        config,
+        {
+            "model": model,
+            "trace": trace,
+            "window": window,
+            "budget": budget,
+            "classes": classes,
+            "engine_args": parse_engine_args(engine_arg) if engine_arg else None,
+            "knobs": parse_knobs(knob) if knob else None,
+            "tile": tile,
+            "trials": trials,
+            "warmup_s": warmup_s,
+            "seed": seed,
+            "storage": storage,
+            "study_name": study_name,
+            "log_folder": log_folder,
+            "start_timeout_s": start_timeout_s,
+            "silence_timeout_s": silence_timeout_s,
+            "max_failures_in_a_row": max_failures_in_a_row,
+        },
+    )
+    if dry_run:
+        _plan(settings, output_format)
+    else:
+        _run(settings, output_format)
+
+
+def _run(settings: TuneSettings, output_format: OutputFormat) -> None:
+    """Run the study under signal handling, then print what it found."""
+    from autotune.cli.signals import Interrupted, raised_signals
+    from autotune.cli.watch import ScreenWatcher
+
+    try:
+        with raised_signals(), ScreenWatcher() as watcher:
+            judgement = _study(settings, watcher)
+    except Interrupted as interruption:
+        typer.echo(f"{interruption}: stopped; the same command goes on from here.", err=True)
+        raise typer.Exit(interruption.exit_code) from interruption
+    _print(settings, output_format)
+    if judgement is None or judgement.chosen is None:
+        raise typer.Exit(3)
+
+
+def _study(settings: TuneSettings, watcher: ScreenWatcher) -> Judgement | None:
+    import os
+
+    import optuna
+
+    from autotune.controller import Controller
+    from autotune.study.job import make_job
+    from autotune.study.session import (
+        describe_engine,
+        log_folder,
+        open_supervisor,
+        read_traffic,
+        study_name,
+    )
+    from storage.database import resolve_url
+    from storage.repository import open_repository
+    from storage.study import close_optuna_study, open_optuna_study
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    name = study_name(settings)
+    url = resolve_url(settings.storage, os.environ)
+    traffic = read_traffic(settings)
+    for sentence in traffic.trace.notes.sentences():
+        watcher.say(sentence)
+    with open_supervisor(settings, name) as supervisor:
+        watcher.say("asking vLLM for its defaults")
+        described = describe_engine(settings, supervisor)
+        job = make_job(settings, traffic.trace, traffic.budget, traffic.classes, described)
+        with open_repository(url) as repository:
+            record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
+            study = open_optuna_study(
+                url, name, directions=3, sampler=optuna.samplers.RandomSampler()
+            )
+            try:
+                controller = Controller(
+                    job=job,
+                    study_id=record.id,
+                    repository=repository,
+                    optuna_study=study,
+                    engines=supervisor,
+                    watcher=watcher,
+                    log_folder=log_folder(settings, name),
+                )
+                return controller.run()
+            except BaseException:
+                # Whatever ends us early, no row may claim to be running still.
+                supervisor.kill()
+                repository.interrupt_running(record.id)
+                repository.set_state(record.id, "interrupted")
+                raise
+            finally:
+                close_optuna_study(study)
+
+
+def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
+    """Print table, verdict and exported configuration of the study."""
+    import json
+    import os
+
+    from autotune.cli.tables import console, trial_table
+    from autotune.cli.words import verdict_lines
+    from autotune.export.render import render
+    from autotune.study.judgement import verdict_json
+    from autotune.study.session import study_name
+    from autotune.study.view import load_view, make_export, trial_json
+    from storage.codec import plain
+    from storage.database import resolve_url
+    from storage.repository import open_repository
+
+    url = resolve_url(settings.storage, os.environ)
+    with open_repository(url, create=False) as repository:
+        view = load_view(repository, study_name(settings))
+    judgement = view.judgement
+    if output_format is OutputFormat.JSON:
+        body = {
+            "study": view.study.name,
+            "verdict": None if judgement is None else verdict_json(judgement),
+            "trials": [trial_json(view, trial) for trial in view.trials],
+        }
+        typer.echo(json.dumps(plain(body, name="study"), indent=2, allow_nan=False))
+        return
+    console().print(trial_table(view))
+    if judgement is None:
+        typer.echo("No trial has a result.")
+        return
+    typer.echo("\n".join(verdict_lines(judgement)))
+    if judgement.chosen is not None:
+        typer.echo("")
+        export = make_export(view, judgement.chosen)
+        typer.echo(render(export, "yaml", flags=view.study.spec["flags"]), nl=False)
+
+
+def _plan(settings: TuneSettings, output_format: OutputFormat) -> None:
+    """Check everything that can be checked without an engine, and print what would be run."""
+    import json
+
+    from autotune.study.job import make_job
+    from autotune.study.outlook import outlook
+    from autotune.study.session import describe_engine, open_supervisor, read_traffic, study_name
+
+    traffic = read_traffic(settings)
+    with open_supervisor(settings, study_name(settings)) as supervisor:
+        described = describe_engine(settings, supervisor)
+    job = make_job(settings, traffic.trace, traffic.budget, traffic.classes, described)
+    plan = outlook(job)
+    if output_format is OutputFormat.JSON:
+        typer.echo(json.dumps(plan, indent=2))
+    else:
+        typer.echo("\n".join(f"{name}: {value}" for name, value in plan.items()))

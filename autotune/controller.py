@@ -1,0 +1,355 @@
+"""The study loop: ask, start, replay, score, store, tell, stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import optuna
+
+from autotune.candidates.diagnosis import Load, diagnose, summarise
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.candidates.starts import starting_points
+from autotune.engine.protocol import (
+    EngineInfo,
+    Failure,
+    ReplayPlan,
+    ReplayResult,
+    TrialFailed,
+)
+from autotune.errors import EnvironmentFault, TooManyFailures
+from autotune.study.costs import costs_of, objective_names
+from autotune.study.job import Job
+from autotune.study.judgement import Judgement, judge, verdict_json
+from autotune.study.plan import Plan, Step, failures_in_a_row
+from autotune.study.replays import client_bound, warmup_requests
+from autotune.study.sampler import UntestedCellSampler, ask
+from autotune.traffic.trace import Trace
+from objectives.budget import Budget, margins, resolve
+from objectives.measurement import Measurement, measure
+from storage.records import Outcome, TrialFailure, TrialRecord
+from storage.repository import Repository
+from storage.study import reconcile, tell_stored
+
+CLIPPED_AT = 10.0
+"""Costs are told as at most this many times the budget: infinite ones, and those of failures."""
+
+NEVER_SEEN = 1e9
+"""The cost told of a failure while nothing was measured yet."""
+
+
+class Engines(Protocol):
+    """What the controller needs of an engine host; see ``autotune.engine.supervisor``."""
+
+    def start(
+        self, engine_args: Mapping[str, Any], log_path: Path
+    ) -> tuple[EngineInfo, float]: ...
+
+    def replay(
+        self, trace: Trace, plan: ReplayPlan, on_progress: Callable[[Mapping[str, Any]], None]
+    ) -> ReplayResult: ...
+
+    def stop(self) -> float: ...
+
+    def kill(self) -> None: ...
+
+
+class Watcher(Protocol):
+    """Whoever follows a study on a screen."""
+
+    def begun(self, row: TrialRecord, position: int, total: int) -> None: ...
+
+    def progress(self, body: Mapping[str, Any]) -> None: ...
+
+    def finished(self, row: TrialRecord) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What one trial yielded before it is judged."""
+
+    measurement: Measurement
+    replayed: ReplayResult
+    info: EngineInfo
+    load: Load
+    timings: Mapping[str, float]
+
+
+class Controller:
+    """Runs one study to its end.
+
+    Args:
+        job: what is tuned.
+        study_id: of the study's row.
+        repository: our tables, the truth.
+        optuna_study: Optuna's tables; its sampler is set here.
+        engines: starts and replays.
+        watcher: told of progress.
+        log_folder: one engine log a trial goes here.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: Job,
+        study_id: int,
+        repository: Repository,
+        optuna_study: optuna.Study,
+        engines: Engines,
+        watcher: Watcher,
+        log_folder: Path,
+    ) -> None:
+        self._job = job
+        self._study_id = study_id
+        self._repository = repository
+        self._optuna = optuna_study
+        self._engines = engines
+        self._watcher = watcher
+        self._log_folder = log_folder
+        self._names = objective_names(job.budget)
+        lattice = job.lattice
+        self._plan = Plan(
+            trials=job.settings.trials,
+            baseline=job.baseline,
+            starts=starting_points(
+                lattice, job.trace.input_lengths, job.baseline, self._is_not_baseline
+            ),
+            lattice=lattice,
+            finalist=self._finalist,
+        )
+        optuna_study.sampler = UntestedCellSampler(
+            lattice,
+            self._is_untested,
+            seed=job.settings.seed,
+        )
+
+    def run(self) -> Judgement | None:
+        """Run every trial that is still to run, and return the judgement.
+
+        Raises:
+            TooManyFailures: failures of one class came too often in a row.
+            EnvironmentFault: the baseline does not run on this machine.
+        """
+        reconcile(self._optuna, self._repository, self._study_id)
+        while (step := self._plan.next_step(self._rows())) is not None:
+            number = self._begin(step)
+            try:
+                result = self._run_engine(number)
+            except TrialFailed as outcome:
+                self._store_failure(number, outcome.failure)
+            else:
+                self._store(number, result)
+            tell_stored(self._optuna, self._repository, self._study_id, number)
+            self._watcher.finished(self._repository.trial(self._study_id, number))
+            self._give_up_if_hopeless()
+        return self._conclude()
+
+    def _begin(self, step: Step) -> int:
+        """Draw the candidate and write its row, before anything is started."""
+        attributes = {} if step.rule is None else {"rule": step.rule}
+        number, candidate = ask(self._optuna, self._job.lattice, step.candidate, attributes)
+        self._log_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._repository.begin_trial(
+            self._study_id,
+            number,
+            phase=step.phase,
+            fidelity="restart",
+            candidate=candidate,
+            replicate_of=step.replicate_of,
+            log_path=str(self._log_path(number)),
+        )
+        done = sum(row.state in ("complete", "infeasible") for row in self._rows())
+        row = self._repository.trial(self._study_id, number)
+        self._watcher.begun(row, done + 1, self._job.settings.trials)
+        return number
+
+    def _run_engine(self, number: int) -> Result:
+        """Start an engine with exactly what would be exported, replay, and stop it."""
+        job = self._job
+        candidate = self._repository.trial(self._study_id, number).candidate
+        info, start_s = self._engines.start(job.engine_args(candidate), self._log_path(number))
+        plan = ReplayPlan(
+            seed=job.settings.seed,
+            salt=f"trial-{number}",
+            warmup_requests=warmup_requests(job.trace, job.settings.warmup_s),
+        )
+        replayed = self._engines.replay(job.trace, plan, self._watcher.progress)
+        stop_s = self._engines.stop()
+        measurement = measure(
+            replayed.samples, classes=job.classes, budget=self._absolute_budget()
+        )
+        iterations = replayed.iterations
+        load = summarise(
+            **{name: getattr(iterations, name) for name in iterations.__slots__ if name != "at_s"},
+            max_num_batched_tokens=int(candidate[TOKENS]),
+            max_num_seqs=int(candidate[SEQS]),
+        )
+        timings = {
+            "start_s": start_s,
+            "warmup_s": replayed.warmup_s,
+            "replay_s": replayed.replay_s,
+            "stop_s": stop_s,
+        }
+        return Result(measurement, replayed, info, load, timings)
+
+    def _store(self, number: int, result: Result) -> None:
+        """Write measurement, samples and the outcome to be told, in one transaction."""
+        measurement, replayed = result.measurement, result.replayed
+        row = self._repository.trial(self._study_id, number)
+        late = client_bound(measurement, self._absolute_budget())
+        baseline = self._baseline_metrics() or measurement.metrics
+        diagnosis = diagnose(
+            result.load,
+            row.candidate,
+            tpot_ratio=_ratio(measurement.metrics, baseline, "tpot_p95"),
+            work_ratio=_ratio(measurement.metrics, baseline, "tokens_per_busy_s"),
+        )
+        self._repository.finish_trial(
+            self._study_id,
+            number,
+            state="complete" if late is None else "invalid",
+            outcome=self._outcome(measurement, baseline) if late is None else Outcome("fail"),
+            timings=result.timings,
+            metrics=measurement.metrics,
+            intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
+            engine={
+                **result.info.to_json(),
+                "load": result.load.to_json(),
+                "requests": measurement.requests,
+                "failed_requests": measurement.failed_requests,
+                "errors": list(replayed.errors),
+                "busy_s": measurement.busy_s,
+                "useful_tokens": measurement.useful_tokens,
+                "send_lag_p99_ms": measurement.send_lag_p99_ms,
+            },
+            diagnosis=diagnosis.to_json(),
+            failure=None if late is None else TrialFailure(late.failure_class, late.evidence),
+            samples={**replayed.samples.to_arrays(), **replayed.iterations.to_arrays()},
+        )
+
+    def _store_failure(self, number: int, failure: Failure) -> None:
+        """Write a failure; one that the candidate causes is told as infeasible, never as fast."""
+        self._engines.kill()
+        infeasible = Outcome("complete", self._ceilings(), {"failure": 1.0})
+        self._repository.finish_trial(
+            self._study_id,
+            number,
+            state="infeasible" if failure.deterministic else "failed",
+            outcome=infeasible if failure.deterministic else Outcome("fail"),
+            failure=TrialFailure(failure.failure_class, failure.evidence),
+        )
+
+    def _outcome(self, measurement: Measurement, baseline: Mapping[str, float | None]) -> Outcome:
+        budget = resolve(self._job.budget, baseline)
+        broken = margins(budget, measurement.metrics)
+        constraints = {name: _finite(value) for name, value in broken.items()}
+        constraints["failed_requests"] = measurement.failed_requests / measurement.requests
+        costs = costs_of(measurement.metrics, self._names)
+        # A latency that the traffic does not have, such as TPOT of one-token answers, is the
+        # same for every candidate: any constant serves Optuna.
+        known = [1.0 if math.isnan(cost) else cost for cost in costs]
+        values = [
+            min(cost, ceiling) if math.isinf(cost) else cost
+            for cost, ceiling in zip(known, self._ceilings(), strict=True)
+        ]
+        return Outcome("complete", tuple(values), constraints)
+
+    def _ceilings(self) -> tuple[float, ...]:
+        """Return 10 times the budget of each objective, or the worst seen, for Optuna alone."""
+        budget = self._absolute_budget()
+        told = [r.outcome.values for r in self._rows() if r.outcome and r.outcome.values]
+        ceilings = []
+        for column, name in enumerate(self._names):
+            limits = [x.limit_ms for x in budget.limits if x.key == name and x.limit_ms]
+            worst = max((values[column] for values in told), default=NEVER_SEEN)
+            ceilings.append(CLIPPED_AT * min(limits) if limits else worst)
+        return tuple(ceilings)
+
+    def _conclude(self) -> Judgement | None:
+        judgement = self.judge(finished=True)
+        verdict = None if judgement is None else verdict_json(judgement)
+        self._repository.set_verdict(self._study_id, verdict)
+        self._repository.set_state(self._study_id, "finished")
+        return judgement
+
+    def judge(self, *, finished: bool = False) -> Judgement | None:
+        """Return what the trials so far say."""
+        return judge(
+            self._rows(),
+            lambda number: self._repository.samples(self._study_id, number),
+            budget=self._job.budget,
+            classes=self._job.classes,
+            baseline=self._job.baseline,
+            finished=finished,
+        )
+
+    def _finalist(self) -> Candidate | None:
+        judgement = self.judge()
+        if judgement is None or judgement.knee is None:
+            return None
+        candidate = judgement.cells[judgement.knee.cell].candidate
+        return candidate if self._is_not_baseline(candidate) else None
+
+    def _is_not_baseline(self, candidate: Candidate) -> bool:
+        return cell_key(candidate) != cell_key(self._job.baseline)
+
+    def _is_untested(self, candidate: Candidate) -> bool:
+        return self._plan.untested(self._rows())(candidate)
+
+    def _rows(self) -> tuple[TrialRecord, ...]:
+        return self._repository.trials(self._study_id)
+
+    def _log_path(self, number: int) -> Path:
+        return self._log_folder / f"trial-{number:04d}.log"
+
+    def _baseline_metrics(self) -> Mapping[str, float | None] | None:
+        key = cell_key(self._job.baseline)
+        rows = (r for r in self._rows() if r.state == "complete" and cell_key(r.candidate) == key)
+        return next((row.metrics for row in rows), None)
+
+    def _absolute_budget(self) -> Budget:
+        """Return the limits in ms: all of them once the baseline was measured."""
+        metrics = self._baseline_metrics()
+        if metrics is None:
+            return Budget(self._job.budget.absolute)
+        return resolve(self._job.budget, metrics)
+
+    def _give_up_if_hopeless(self) -> None:
+        rows = self._rows()
+        failure_class, count = failures_in_a_row(rows)
+        if failure_class is None:
+            return
+        evidence = rows[-1].failure_evidence or ""
+        if count >= self._job.settings.max_failures_in_a_row:
+            raise TooManyFailures(
+                f"{count} trials in a row failed with {failure_class}: {evidence}",
+                hint=f"the engine's own words are in {rows[-1].log_path}",
+            )
+        if rows[-1].phase == "baseline" and (count > 1 or rows[-1].state == "infeasible"):
+            raise EnvironmentFault(
+                f"the baseline does not run here ({failure_class}): {evidence}",
+                hint=f"the engine's own words are in {rows[-1].log_path}",
+            )
+
+
+def _ratio(
+    metrics: Mapping[str, float | None], baseline: Mapping[str, float | None], name: str
+) -> float | None:
+    own, base = metrics.get(name), baseline.get(name)
+    if (
+        metrics is baseline
+        or not own
+        or not base
+        or not math.isfinite(own)
+        or not math.isfinite(base)
+    ):
+        return None
+    return own / base
+
+
+def _finite(margin: float | None) -> float:
+    """Return a constraint for Optuna: a limit that cannot be checked is not kept."""
+    return CLIPPED_AT if margin is None else min(margin, CLIPPED_AT)

@@ -1,0 +1,171 @@
+"""What a tuning job is asked to do, from ``autotune.yaml`` and the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from autotune.errors import UsageError, nearest
+
+Scalar = int | float | str | bool
+
+
+class TuneSettings(BaseModel):
+    """All settings of ``autotune tune``; the same names stand in ``autotune.yaml``.
+
+    Attributes:
+        model: path or hub name of the model, or ``demo:tiny-llama``.
+        trace: trace file, or ``demo:mixed``.
+        window: part of the trace, ``600:900`` or ``busiest:10m``; None for all of it.
+        budget: latency limits in ms, ``ttft_p95:800 tpot_p95:40``; '' for none.
+        classes: classes of prompt length, ``short:0-2000 long:2000-``; None to find them.
+        engine_args: vLLM engine arguments that hold for every candidate and for the export.
+        knobs: further engine arguments to search, each with its values.
+        tile: quanta of the two limits, tokens and sequences.
+        trials: how many trials the study has in the end.
+        warmup_s: seconds of the window that are replayed before each measured replay.
+        seed: of prompts and sampler.
+        storage: database URL; None for the default.
+        study_name: None for a name made of model and trace.
+        log_folder: where the engines' output goes.
+        start_timeout_s: longest time an engine may take to come up.
+        silence_timeout_s: longest time without a token while requests wait.
+        max_failures_in_a_row: of one class, after which the study is given up.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    trace: str
+    window: str | None = None
+    budget: str = ""
+    classes: str | None = None
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    knobs: dict[str, list[Scalar]] = Field(default_factory=dict)
+    tile: str = "128,8"
+    trials: int = Field(default=24, ge=1, le=10_000)
+    warmup_s: float = Field(default=10.0, ge=0.0)
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    storage: str | None = None
+    study_name: str | None = Field(default=None, min_length=1, max_length=1000)
+    log_folder: Path = Path("autotune-logs")
+    start_timeout_s: float = Field(default=1800.0, gt=0.0)
+    silence_timeout_s: float = Field(default=120.0, gt=0.0)
+    max_failures_in_a_row: int = Field(default=5, ge=1)
+
+    @field_validator("knobs")
+    @classmethod
+    def _values_given(cls, knobs: dict[str, list[Scalar]]) -> dict[str, list[Scalar]]:
+        for name, values in knobs.items():
+            if not values:
+                raise ValueError(f"knob {name} has no values")
+            if len({(type(value), value) for value in values}) < len(values):
+                raise ValueError(f"knob {name} names a value twice")
+        return knobs
+
+    @field_validator("warmup_s", "start_timeout_s", "silence_timeout_s")
+    @classmethod
+    def _finite(cls, seconds: float) -> float:
+        if not math.isfinite(seconds):
+            raise ValueError("must be a finite number of seconds")
+        return seconds
+
+
+def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings:
+    """Merge a configuration file with command-line flags, which win where they are given.
+
+    Args:
+        config: a YAML file, or None.
+        flags: settings by name; None means not given. Mappings are merged key by key.
+
+    Raises:
+        UsageError: the file or a value cannot be used.
+    """
+    merged = _read(config) if config is not None else {}
+    for name, value in flags.items():
+        if value is None:
+            continue
+        if isinstance(value, dict) and isinstance(merged.get(name), dict):
+            merged[name] = {**merged[name], **value}
+        else:
+            merged[name] = value
+    try:
+        return TuneSettings(**merged)
+    except ValidationError as error:
+        raise _usage_error(error, config) from error
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {config}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{config} is no valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{config} does not hold settings", hint="write one `name: value` a line")
+    return {str(name).replace("-", "_"): value for name, value in content.items()}
+
+
+def _usage_error(error: ValidationError, config: Path | None) -> UsageError:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else "settings"
+    option = "--" + name.replace("_", "-")
+    where = f"{config}: " if config is not None else ""
+    if first["type"] == "extra_forbidden":
+        return UsageError(
+            f"{where}unknown setting {name!r}", hint=nearest(name, TuneSettings.model_fields)
+        )
+    if first["type"] == "missing":
+        return UsageError(
+            f"{option} is missing", hint=f"give {option} or put {name!r} into the --config file"
+        )
+    return UsageError(f"{where}{option}: {first['msg'].removeprefix('Value error, ')}")
+
+
+def parse_engine_args(items: Sequence[str]) -> dict[str, Any]:
+    """Read ``key=value`` pairs, values as YAML, names with dashes or underscores.
+
+    Raises:
+        UsageError: a pair without ``=``, a value that is no YAML, or a name given twice.
+    """
+    arguments: dict[str, Any] = {}
+    for item in items:
+        name, separator, text = item.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not separator or not name:
+            raise UsageError(
+                f"--engine-arg {item!r} is not key=value",
+                hint="for example --engine-arg max_model_len=8192",
+            )
+        if name in arguments:
+            raise UsageError(f"--engine-arg {name} is given twice")
+        try:
+            arguments[name] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--engine-arg {name}: {text!r} is no valid value") from error
+    return arguments
+
+
+def parse_knobs(items: Sequence[str]) -> dict[str, list[Scalar]]:
+    """Read ``name=a,b,c`` with the values as YAML scalars.
+
+    Raises:
+        UsageError: a knob without values, or a value that is no scalar.
+    """
+    knobs: dict[str, list[Scalar]] = {}
+    for name, text in parse_engine_args(items).items():
+        parts = text.split(",") if isinstance(text, str) else [str(text)]
+        values = [yaml.safe_load(part) for part in parts]
+        if not all(isinstance(value, int | float | str | bool) for value in values):
+            raise UsageError(
+                f"--knob {name}: {text!r} is not a list of plain values",
+                hint="for example --knob long_prefill_token_threshold=0,512,1024",
+            )
+        knobs[name] = values
+    return knobs

@@ -1,0 +1,1 @@
+"""One tuning study: its plan, its trials, its verdict."""

@@ -1,0 +1,175 @@
+"""A job made ready: everything that a study needs to know before its first engine starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autotune.candidates.lattice import (
+    SEQS,
+    TOKENS,
+    Candidate,
+    Lattice,
+    Scalar,
+    Tiles,
+    build_lattice,
+)
+from autotune.engine.protocol import EngineInfo
+from autotune.engine.supervisor import Description
+from autotune.errors import TraceError, UsageError
+from autotune.settings import TuneSettings
+from autotune.traffic.trace import Trace
+from objectives.budget import Budget
+from objectives.latency import LengthClass
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is tuned, on which traffic, and how it is judged.
+
+    Attributes:
+        settings: as the user gave them.
+        trace: the window that every trial replays.
+        budget: limits, relative ones unresolved.
+        classes: of prompt length.
+        info: what vLLM makes of the user's engine arguments.
+        flags: how the installed ``vllm serve`` spells its arguments.
+        pinned: engine arguments that hold for every candidate and are exported.
+        baseline: the user's own limits, else those of vLLM's server.
+        lattice: the frozen ladders.
+    """
+
+    settings: TuneSettings
+    trace: Trace
+    budget: Budget
+    classes: tuple[LengthClass, ...]
+    info: EngineInfo
+    flags: Mapping[str, Any]
+    pinned: Mapping[str, Any]
+    baseline: Candidate
+    lattice: Lattice
+
+    def engine_args(self, candidate: Candidate) -> dict[str, Any]:
+        """Return what an engine is started with, which is what is exported for it."""
+        return {**self.pinned, **candidate}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what may not change when a study is resumed."""
+        return {
+            "trace": self.trace.sha256,
+            "engine_args": dict(self.pinned),
+            "baseline": dict(self.baseline),
+            **self.lattice.to_json(),
+            "seed": self.settings.seed,
+            "warmup_s": self.settings.warmup_s,
+            "vllm_version": self.info.vllm_version,
+            "device": self.info.device,
+        }
+
+    def spec(self) -> dict[str, Any]:
+        """Return what may change between runs of one study, and what an export needs."""
+        return {
+            "budget": self.budget.text,
+            "classes": " ".join(each.text for each in self.classes),
+            "trials": self.settings.trials,
+            "trace": self.settings.trace,
+            "window": self.settings.window,
+            "requests": len(self.trace.requests),
+            "duration_s": self.trace.duration_s,
+            "flags": dict(self.flags),
+            "torch_version": self.info.torch_version,
+        }
+
+
+def make_job(
+    settings: TuneSettings,
+    trace: Trace,
+    budget: Budget,
+    classes: Sequence[LengthClass],
+    described: Description,
+) -> Job:
+    """Put a job together from what the user gave and what vLLM said of it.
+
+    Raises:
+        TraceError: a request is longer than the engine allows.
+        UsageError: the tile leaves no candidate.
+    """
+    info = described.info
+    check_lengths(trace, info.max_model_len)
+    names = dict.fromkeys((TOKENS, SEQS, *settings.knobs))
+    baseline = {name: _own_value(name, described) for name in names}
+    pinned = {k: v for k, v in settings.engine_args.items() if k not in baseline}
+    lattice = build_lattice(
+        tiles=Tiles.parse(settings.tile),
+        default_tokens=int(baseline[TOKENS]),
+        default_seqs=int(baseline[SEQS]),
+        longest_prompt=int(trace.input_lengths.max()),
+        peak_concurrency=peak_concurrency(trace, budget),
+        baseline=baseline,
+        knobs=settings.knobs,
+    )
+    return Job(
+        settings=settings,
+        trace=trace,
+        budget=budget,
+        classes=tuple(classes),
+        info=info,
+        flags=described.flags,
+        pinned={**pinned, "model": info.model},
+        baseline=baseline,
+        lattice=lattice,
+    )
+
+
+def check_lengths(trace: Trace, max_model_len: int) -> None:
+    """Refuse a trace that the engine would refuse requests of.
+
+    Raises:
+        TraceError: a prompt and its output exceed ``max_model_len`` together.
+    """
+    too_long = int(np.sum(trace.input_lengths + trace.output_lengths > max_model_len))
+    if too_long:
+        raise TraceError(
+            f"{too_long} of {len(trace.requests)} requests are longer than the engine's "
+            f"max_model_len of {max_model_len}; the longest has {trace.longest_request} tokens",
+            hint=f"add --engine-arg max_model_len={trace.longest_request}, "
+            "or choose another --window",
+        )
+
+
+def peak_concurrency(trace: Trace, budget: Budget) -> int:
+    """Return how many requests are open at once when each is just within the budget, 0 without.
+
+    An estimate before anything was measured: a request stays for its TTFT limit and its TPOT
+    limit times its output. Both are needed.
+    """
+    limits = {limit.metric: limit.limit_ms for limit in budget.limits if limit.limit_ms}
+    ttft_ms, tpot_ms = limits.get("ttft"), limits.get("tpot")
+    if ttft_ms is None or tpot_ms is None:
+        return 0
+    arrivals = trace.timestamps_s
+    departures = arrivals + (ttft_ms + tpot_ms * trace.output_lengths) / 1000
+    changes = np.concatenate([np.ones(arrivals.size), -np.ones(arrivals.size)])
+    order = np.argsort(np.concatenate([arrivals, departures]), kind="stable")
+    return int(np.cumsum(changes[order]).max())
+
+
+def _own_value(name: str, described: Description) -> Scalar:
+    """Return what an argument is without a candidate: the user's value, or vLLM's default.
+
+    Raises:
+        UsageError: vLLM leaves it open, so that there is no baseline to search from.
+    """
+    value = described.info.resolved.get(name)
+    if value is None:
+        value = json.loads(described.flags.get(name, {}).get("default") or "null")
+    if not isinstance(value, int | float | str | bool):
+        raise UsageError(
+            f"{name} has no plain default to compare with",
+            hint=f"give the value that you use today: --engine-arg {name}=…",
+        )
+    return value

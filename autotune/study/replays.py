@@ -1,0 +1,31 @@
+"""What every replay has in common: how it warms up, and when it does not count."""
+
+from __future__ import annotations
+
+from autotune.engine.protocol import Failure
+from autotune.traffic.trace import Trace
+from objectives.budget import Budget
+from objectives.measurement import Measurement
+
+MAX_SEND_LAG_MS = 5.0
+MAX_SEND_LAG_SHARE = 0.1
+
+
+def warmup_requests(trace: Trace, warmup_s: float) -> int:
+    """Return how many requests of the window arrive in its first ``warmup_s`` seconds."""
+    return int((trace.timestamps_s < warmup_s).sum())
+
+
+def client_bound(measurement: Measurement, budget: Budget) -> Failure | None:
+    """Return a failure if the client sent too late for the replay to count, else None."""
+    lag_ms = measurement.send_lag_p99_ms
+    limits = [
+        limit.limit_ms for limit in budget.limits if limit.metric == "ttft" and limit.limit_ms
+    ]
+    allowed = min(limits) if limits else measurement.metrics.get("ttft_p95") or 0.0
+    allowed_ms = max(MAX_SEND_LAG_MS, MAX_SEND_LAG_SHARE * allowed)
+    if lag_ms <= allowed_ms:
+        return None
+    return Failure(
+        "client_bound", f"requests left up to {lag_ms:.1f} ms late (p99), over {allowed_ms:.1f} ms"
+    )

@@ -1,0 +1,122 @@
+"""An Optuna sampler for a finite lattice whose cells are each measured once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.candidates.lattice import Candidate, Lattice
+
+SPREAD_TRIALS = 6
+"""Finished trials before the sampler learns; until then cells are spread over the lattice."""
+
+
+class UntestedCellSampler(BaseSampler):
+    """Multi-objective TPE, moved to the nearest cell that may still be tried.
+
+    Optuna suggests a cell again and again where noise says so; here each repetition would cost an
+    engine start and teach little. Repetitions are made on purpose, by the study. The first cells
+    are spread by an additive recurrence, which needs no state but the number of trials: Roberts,
+    "The unreasonable effectiveness of quasirandom sequences" (2018).
+
+    Args:
+        lattice: the frozen ladders.
+        allowed: whether a cell may be tried now.
+        seed: of the study. Each suggestion is seeded from it and the number of trials, so that
+            a resumed study goes on as it would have.
+    """
+
+    def __init__(
+        self, lattice: Lattice, allowed: Callable[[Candidate], bool], *, seed: int
+    ) -> None:
+        self._lattice = lattice
+        self._allowed = allowed
+        self._seed = seed
+
+    def infer_relative_search_space(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+    ) -> dict[str, BaseDistribution]:
+        return distributions(self._lattice)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if len(finished) < SPREAD_TRIALS:
+            wanted = spread_point(self._lattice, trial.number)
+        else:
+            tpe = TPESampler(seed=seed_of(self._seed, trial.number))
+            wanted = {
+                name: int(tpe.sample_independent(study, trial, name, distribution))
+                for name, distribution in search_space.items()
+            }
+        cell = self._lattice.nearest(self._lattice.at(wanted), self._allowed)
+        # Optuna samples for enqueued trials as well, also when every cell is done.
+        return {} if cell is None else dict(self._lattice.indices(cell))
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        raise LookupError(f"no cell is left to try: nothing to suggest for {param_name}")
+
+
+def distributions(lattice: Lattice) -> dict[str, BaseDistribution]:
+    """Return Optuna's view of the lattice: one integer index per ladder."""
+    return {name: IntDistribution(0, len(ladder) - 1) for name, ladder in lattice.ladders.items()}
+
+
+def spread_point(lattice: Lattice, number: int) -> dict[str, int]:
+    """Return the ``number``-th point of a sequence that fills the lattice evenly."""
+    root = _generalised_golden_ratio(len(lattice.ladders))
+    point = {}
+    for axis, (name, ladder) in enumerate(lattice.ladders.items(), start=1):
+        fraction = (0.5 + number * root**-axis) % 1.0
+        point[name] = min(int(fraction * len(ladder)), len(ladder) - 1)
+    return point
+
+
+def _generalised_golden_ratio(dimensions: int) -> float:
+    """Return the positive root of x^(d+1) = x + 1, by fixed-point iteration."""
+    root = 2.0
+    for _ in range(50):
+        root = (1 + root) ** (1 / (dimensions + 1))
+    return root
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return a seed that differs for each trial and is the same on every run."""
+    digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big")
+
+
+def ask(
+    study: optuna.Study,
+    lattice: Lattice,
+    candidate: Candidate | None,
+    attributes: Mapping[str, Any],
+) -> tuple[int, dict[str, Any]]:
+    """Begin an Optuna trial for a given candidate, or for the sampler's choice if None.
+
+    Returns:
+        Its number and its candidate.
+
+    Raises:
+        LookupError: the sampler was asked and has no cell left.
+    """
+    if candidate is not None:
+        study.enqueue_trial(lattice.indices(candidate), user_attrs=dict(attributes))
+    trial = study.ask(distributions(lattice))
+    return trial.number, lattice.at({name: int(value) for name, value in trial.params.items()})

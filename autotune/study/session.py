@@ -1,0 +1,118 @@
+"""From settings to a finished study: opens everything in order, and closes it again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.demo import resolve_model, resolve_trace
+from autotune.engine.protocol import TrialFailed
+from autotune.engine.supervisor import Description, Supervisor, Watchdogs
+from autotune.errors import EnvironmentFault, UsageError, nearest
+from autotune.settings import TuneSettings
+from autotune.traffic.trace import Trace, load_trace, parse_window
+from objectives.budget import Budget, check_classes, parse_budget
+from objectives.latency import LengthClass, default_classes, parse_classes
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What is replayed, and how it is judged."""
+
+    trace: Trace
+    budget: Budget
+    classes: tuple[LengthClass, ...]
+
+
+def read_traffic(settings: TuneSettings) -> Traffic:
+    """Read trace, window, classes and budget.
+
+    Raises:
+        TraceError, UsageError, ObjectiveError: one of them cannot be used.
+    """
+    trace = load_trace(resolve_trace(settings.trace))
+    if settings.window is not None:
+        trace = parse_window(settings.window).apply(trace)
+    budget = parse_budget(settings.budget)
+    if settings.classes is None:
+        classes = default_classes(trace.input_lengths)
+    else:
+        classes = parse_classes(settings.classes)
+    check_classes(budget, classes)
+    return Traffic(trace, budget, classes)
+
+
+def study_name(settings: TuneSettings) -> str:
+    """Return the given name, else one made of model and trace."""
+    if settings.study_name is not None:
+        return settings.study_name
+    model = settings.model.rstrip("/").rsplit("/", 1)[-1].removeprefix("demo:")
+    trace = Path(settings.trace.removeprefix("demo:")).stem
+    window = "" if settings.window is None else f"-{settings.window}"
+    return f"{model}-{trace}{window}"
+
+
+def log_folder(settings: TuneSettings, name: str) -> Path:
+    """Return where the engine logs of a study go; any study name makes a plain folder name."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
+    digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    return settings.log_folder / f"{plain or 'study'}-{digest}"
+
+
+def open_supervisor(settings: TuneSettings, name: str) -> Supervisor:
+    return Supervisor(
+        log_folder=log_folder(settings, name),
+        watchdogs=Watchdogs(settings.start_timeout_s, settings.silence_timeout_s),
+    )
+
+
+def describe_engine(settings: TuneSettings, supervisor: Supervisor) -> Description:
+    """Ask the installed vLLM what it makes of the user's engine arguments.
+
+    Raises:
+        UsageError: vLLM refuses them, or has no such argument.
+        EnvironmentFault: there is no vLLM here, or it cannot load the model's configuration.
+    """
+    engine_args = {"model": str(resolve_model(settings.model)), **settings.engine_args}
+    try:
+        error, known = supervisor.validate(engine_args)
+        if error is not None:
+            raise _refusal(error, known, [*engine_args, *settings.knobs])
+        unknown = [name for name in settings.knobs if known and name not in known]
+        if unknown:
+            raise UsageError(
+                f"vLLM has no engine argument {unknown[0]!r}", hint=nearest(unknown[0], known)
+            )
+        return supervisor.describe(engine_args)
+    except TrialFailed as outcome:
+        if "No module named 'vllm'" in outcome.failure.evidence:
+            raise EnvironmentFault(
+                "vLLM is not installed in this environment",
+                hint="run scripts/install, or pip install 'vllm-autotune[vllm]'",
+            ) from outcome
+        raise EnvironmentFault(
+            f"vLLM cannot use this model or these arguments: {outcome.failure.evidence}",
+            hint=f"its own words are in {supervisor.host_log}",
+        ) from outcome
+
+
+def _refusal(error: str, known: Sequence[str], given: Sequence[str]) -> UsageError:
+    unknown = [name for name in given if known and name not in known]
+    if unknown:
+        return UsageError(
+            f"vLLM has no engine argument {unknown[0]!r}", hint=nearest(unknown[0], known)
+        )
+    return UsageError(
+        f"vLLM refuses the engine arguments: {one_line(error)}",
+        hint="these are the --engine-arg values and the model",
+    )
+
+
+def one_line(text: str) -> str:
+    """Return the part of a long message that says what is wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith(("Value error", "Assertion failed"))]
+    return (said or lines or [""])[0][:400]

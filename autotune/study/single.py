@@ -1,0 +1,143 @@
+"""One replay on its own, reported under the names of ``vllm bench serve``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import numpy as np
+
+from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
+from autotune.errors import EnvironmentFault
+from autotune.settings import TuneSettings
+from autotune.study.job import check_lengths
+from autotune.study.replays import client_bound, warmup_requests
+from autotune.study.session import (
+    Traffic,
+    describe_engine,
+    log_folder,
+    open_supervisor,
+    read_traffic,
+)
+from objectives.budget import Budget
+from objectives.measurement import Measurement, measure
+from storage.codec import plain
+
+
+class Follower(Protocol):
+    """Who is told of the progress of a replay."""
+
+    def progress(self, body: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
+    """Start an engine, replay the window once, stop it; return the result as plain JSON values.
+
+    Raises:
+        EnvironmentFault: the engine did not start, or died.
+    """
+    traffic = read_traffic(settings)
+    name = "replay"
+    log = log_folder(settings, name) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+    with open_supervisor(settings, name) as supervisor:
+        described = describe_engine(settings, supervisor)
+        check_lengths(traffic.trace, described.info.max_model_len)
+        engine_args = {**settings.engine_args, "model": described.info.model}
+        plan = ReplayPlan(
+            seed=settings.seed,
+            salt="replay",
+            warmup_requests=warmup_requests(traffic.trace, settings.warmup_s),
+        )
+        try:
+            follower.say("starting an engine")
+            info, start_s = supervisor.start(engine_args, log)
+            replayed = supervisor.replay(traffic.trace, plan, follower.progress)
+        except TrialFailed as outcome:
+            raise EnvironmentFault(str(outcome), hint=f"the engine's log is {log}") from outcome
+        supervisor.stop()
+    budget = Budget(traffic.budget.absolute)
+    measurement = measure(replayed.samples, classes=traffic.classes, budget=budget)
+    late = client_bound(measurement, budget)
+    if late is not None:
+        follower.say(f"{late.failure_class}: {late.evidence}; do not trust these figures")
+    result = bench_result(settings, traffic, measurement, replayed, info)
+    return plain({**result, "start_s": start_s}, name="replay")
+
+
+_BENCH_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+
+
+def bench_result(
+    settings: TuneSettings,
+    traffic: Traffic,
+    measurement: Measurement,
+    replayed: ReplayResult,
+    info: EngineInfo,
+) -> dict[str, Any]:
+    """Return one replay under the key names of ``vllm bench serve``'s result file.
+
+    Three differences of definition: TTFT and E2E count from the scheduled send time of the
+    trace; failed requests weigh as infinitely late; values that do not exist are null, not 0.
+    """
+    samples = replayed.samples
+    metrics = measurement.metrics
+    result: dict[str, Any] = {
+        "date": f"{datetime.now(UTC):%Y%m%d-%H%M%S}",
+        "endpoint_type": "in-process",
+        "backend": "vllm",
+        "model_id": info.model,
+        "tokenizer_id": info.model,
+        "num_prompts": measurement.requests,
+        "request_rate": "trace",
+        "burstiness": None,
+        "max_concurrency": None,
+        "duration": measurement.window_s,
+        "completed": measurement.requests - measurement.failed_requests,
+        "failed": measurement.failed_requests,
+        "total_input_tokens": int(samples.prompt_tokens[~samples.failed].sum()),
+        "total_output_tokens": int(samples.output_tokens[~samples.failed].sum()),
+        "request_throughput": metrics["request_throughput"],
+        "request_goodput": metrics["goodput"],
+        "output_throughput": metrics["output_throughput"],
+        "total_token_throughput": metrics["total_token_throughput"],
+    }
+    for ours, theirs in _BENCH_NAMES.items():
+        for aggregate in ("mean", "p50", "p90", "p95", "p99", "max"):
+            name = "median" if aggregate == "p50" else aggregate
+            result[f"{name}_{theirs}_ms"] = metrics[f"{ours}_{aggregate}"]
+    return {
+        **result,
+        "trace": settings.trace,
+        "window": settings.window,
+        "trace_sha256": traffic.trace.sha256,
+        "send_lag_p99_ms": measurement.send_lag_p99_ms,
+        "tokens_per_busy_s": metrics["tokens_per_busy_s"],
+        "vllm_version": info.vllm_version,
+        "device": info.device,
+        "max_num_batched_tokens": info.resolved["max_num_batched_tokens"],
+        "max_num_seqs": info.resolved["max_num_seqs"],
+        "kv_cache_tokens": info.kv_cache_tokens,
+        "gaps_beside_prefill": _gaps_beside_prefill(replayed),
+        "input_lens": samples.prompt_tokens.tolist(),
+        "output_lens": samples.output_tokens.tolist(),
+        "start_times": samples.sent_s.tolist(),
+        "ttfts": _or_none(samples.first_token_s - samples.scheduled_s),
+        "itls": [
+            samples.gap_s[samples.gap_request == row].tolist() for row in range(len(samples))
+        ],
+        "errors": list(replayed.errors),
+    }
+
+
+def _gaps_beside_prefill(replayed: ReplayResult) -> float | None:
+    """Return the share of token gaps whose step also computed prefill."""
+    iterations = replayed.iterations
+    total = int(iterations.gaps.sum())
+    return float(iterations.gaps[iterations.prefill_tokens > 0].sum() / total) if total else None
+
+
+def _or_none(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in seconds]

@@ -1,0 +1,138 @@
+"""A stored study as commands show it; needs neither vLLM nor Optuna."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune import __version__
+from autotune.export.document import Export
+from autotune.study.costs import Cell
+from autotune.study.judgement import Judgement, judge, verdict_json
+from objectives.budget import is_feasible, parse_budget
+from objectives.latency import parse_classes
+from storage.records import StudyRecord, TrialRecord
+from storage.repository import Repository
+
+RATE = "tokens_per_busy_s"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StudyView:
+    """A study, its trials, and what they say; ``judgement`` is None before the first result."""
+
+    study: StudyRecord
+    trials: tuple[TrialRecord, ...]
+    judgement: Judgement | None
+
+
+def load_view(repository: Repository, name: str | None) -> StudyView:
+    """Read a study and judge it by its own budget.
+
+    Raises:
+        UnknownStudy: there is none of this name, or none at all.
+    """
+    study = repository.study(name)
+    trials = repository.trials(study.id)
+    judgement = judge(
+        trials,
+        lambda number: repository.samples(study.id, number),
+        budget=parse_budget(study.spec["budget"]),
+        classes=parse_classes(study.spec["classes"]),
+        baseline=study.fingerprint["baseline"],
+        finished=study.state == "finished",
+    )
+    return StudyView(study, trials, judgement)
+
+
+def trial_json(view: StudyView, trial: TrialRecord) -> dict[str, Any]:
+    """Return one trial as ``autotune trials --format json`` shows it."""
+    failure = None
+    if trial.failure_class is not None:
+        failure = {"class": trial.failure_class, "evidence": trial.failure_evidence}
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "phase": trial.phase,
+        "fidelity": trial.fidelity,
+        "replicate_of": trial.replicate_of,
+        "candidate": dict(trial.candidate),
+        "metrics": None if trial.metrics is None else shown_metrics(view, trial.metrics),
+        "feasible": feasible(view, trial),
+        "failure": failure,
+        "diagnosis": None if trial.diagnosis is None else dict(trial.diagnosis),
+        "timings": None if trial.timings is None else dict(trial.timings),
+        "started_at": trial.started_at,
+        "finished_at": trial.finished_at,
+    }
+
+
+def feasible(view: StudyView, trial: TrialRecord) -> bool | None:
+    """Whether a trial's own values keep the budget; None if it has none to judge by."""
+    if trial.state == "infeasible":
+        return False
+    if trial.state != "complete" or trial.metrics is None or view.judgement is None:
+        return None
+    failed = int((trial.engine or {}).get("failed_requests", 0))
+    return is_feasible(view.judgement.budget, trial.metrics, failed)
+
+
+def shown_metrics(view: StudyView, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return metrics with ``utilization``: work rate over the best rate of the study.
+
+    Without a calibration the best rate that the device could reach is unknown, so the ratio is
+    for reading only; what is scored is the rate itself.
+    """
+    rates = [
+        rate
+        for t in view.trials
+        if t.state == "complete" and (rate := (t.metrics or {}).get(RATE))
+    ]
+    own = metrics.get(RATE)
+    return {**metrics, "utilization": own / max(rates) if own and rates else None}
+
+
+def make_export(view: StudyView, cell: Cell) -> Export:
+    """Return a measured cell with its evidence, ready to be rendered."""
+    study, judgement = view.study, view.judgement
+    pinned = dict(study.fingerprint["engine_args"])
+    model = str(pinned.pop("model"))
+    baseline = None
+    if judgement is not None and judgement.baseline is not None:
+        baseline = shown_metrics(view, judgement.cells[judgement.baseline].metrics)
+    return Export(
+        model=model,
+        candidate=dict(cell.candidate),
+        engine_args={**pinned, **cell.candidate},
+        provenance=provenance(view, cell),
+        metrics=shown_metrics(view, cell.metrics),
+        intervals={name: (pair[0], pair[1]) for name, pair in cell.intervals.items()},
+        baseline=baseline,
+        verdict=None if judgement is None else verdict_json(judgement),
+    )
+
+
+def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:
+    """Return where a configuration comes from."""
+    study = view.study
+    engine = next((t.engine for t in view.trials if t.number == cell.numbers[-1]), None) or {}
+    return {
+        "autotune": __version__,
+        "study": study.name,
+        "trials": list(cell.numbers),
+        "repeats": len(cell.numbers),
+        "fidelity": "restart",
+        "trace": study.spec["trace"],
+        "window": study.spec["window"],
+        "trace_sha256": study.fingerprint["trace"],
+        "requests": study.spec["requests"],
+        "budget": study.spec["budget"],
+        "vllm": study.fingerprint["vllm_version"],
+        "torch": study.spec["torch_version"],
+        "device": study.fingerprint["device"],
+        "kv_cache_tokens": engine.get("kv_cache_tokens"),
+        "measured_at": next(
+            (t.finished_at for t in view.trials if t.number == cell.numbers[-1]), None
+        ),
+    }
