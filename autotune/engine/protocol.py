@@ -108,8 +108,12 @@ class Iterations:
     def split(cls, arrays: Mapping[str, NDArray[Any]]) -> tuple[Self, dict[str, NDArray[Any]]]:
         """Take the iterations out of named arrays; return them and the other arrays."""
         own = {name: arrays[_PREFIX + name] for name in cls.__slots__}
-        rest = {name: array for name, array in arrays.items() if not name.startswith(_PREFIX)}
-        return cls(**own), rest
+        return cls(**own), request_arrays(arrays)
+
+
+def request_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a stored replay that are about its requests."""
+    return {name: array for name, array in arrays.items() if not name.startswith(_PREFIX)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.candidates.lattice import Candidate, cell_key
+from autotune.engine.protocol import request_arrays
 from objectives.budget import Budget, is_feasible, latency_objectives
 from objectives.latency import (
     LengthClass,
@@ -147,7 +148,7 @@ def draw_costs(
 def _log_draws(
     arrays: Mapping[str, NDArray[Any]], names: Sequence[str], classes: Sequence[LengthClass]
 ) -> F8:
-    samples = RequestSamples.from_arrays(arrays)
+    samples = RequestSamples.from_arrays(request_arrays(arrays))
     columns = [_draws_of(samples, name, classes) for name in names[:-1]]
     with np.errstate(divide="ignore"):
         return np.log(np.stack([*columns, np.ones(RESAMPLES)], axis=1))

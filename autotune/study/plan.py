@@ -64,10 +64,8 @@ class Plan:
             return Step("baseline", self.baseline)
         reserve = CONFIRM_TRIALS if self.trials >= CONFIRM_FROM else 0
         if left > reserve:
-            step = self._start(rows) or self._search(rows)
-            if step is not None:
-                return step
-        return self._confirm(rows) if reserve else None
+            return self._start(rows) or self._search(rows) or self._confirm(rows)
+        return self._confirm(rows) or self._search(rows)
 
     def untested(self, rows: Sequence[TrialRecord]) -> Callable[[Candidate], bool]:
         """Return whether a cell may be tried: never tried, and not equal to one that was."""
@@ -91,16 +89,17 @@ class Plan:
         return Step("search", None) if any(map(allowed, self.lattice.cells())) else None
 
     def _confirm(self, rows: Sequence[TrialRecord]) -> Step | None:
-        """Measure the finalist again and then the baseline, once each."""
-        confirmed = {
-            cell_key(row.candidate)
-            for row in rows
-            if row.phase == "confirm" and row.state in _FINISHED
-        }
-        for candidate in (self.finalist(), self.baseline):
-            if candidate is not None and cell_key(candidate) not in confirmed:
-                return Step("confirm", candidate, replicate_of=first_trial(rows, candidate))
-        return None
+        """Measure the baseline again, then whoever is best by then, once each."""
+        confirmed = {cell_key(row.candidate) for row in rows if row.phase == "confirm"}
+        if cell_key(self.baseline) not in confirmed:
+            return self._again(rows, self.baseline)
+        finalist = self.finalist()
+        if finalist is None or cell_key(finalist) in confirmed:
+            return None
+        return self._again(rows, finalist)
+
+    def _again(self, rows: Sequence[TrialRecord], candidate: Candidate) -> Step:
+        return Step("confirm", candidate, replicate_of=first_trial(rows, candidate))
 
 
 def finished_trials(rows: Sequence[TrialRecord]) -> int:
