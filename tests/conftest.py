@@ -1,0 +1,29 @@
+"""What holds for all tests: a skip is a failure, and recorded traces may be absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that read recorded traces where there are none, and say so."""
+    if SHARED.is_dir():
+        return
+    absent = [item for item in items if item.get_closest_marker("shared")]
+    if absent:
+        config.hook.pytest_deselected(items=absent)
+        items[:] = [item for item in items if item not in absent]
+        print(f"{len(absent)} tests left out: no recorded traces at {SHARED}")  # noqa: T201
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A test that was skipped has shown nothing: the run fails."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = [] if reporter is None else reporter.stats.get("skipped", [])
+    if skipped and session.exitstatus == pytest.ExitCode.OK:
+        print(f"\n{len(skipped)} tests were skipped, which counts as failure")  # noqa: T201
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
