@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from autotune.study.view import StudyView
 
+_SHOWN = ("ttft_", "tpot_", "itl_")
+
 PIPED_WIDTH = 120
 """Columns where the output is no terminal and COLUMNS does not say otherwise."""
 
@@ -47,9 +49,9 @@ def trial_table(view: StudyView) -> Any:
     from rich import box
     from rich.table import Table
 
-    from autotune.study.view import trial_json
+    from autotune.study.view import headline, trial_json
 
-    names = _latencies(view)
+    names = [name for name in headline(view) if name.startswith(_SHOWN)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading, justify in _headings(names):
         table.add_column(heading, justify="right" if justify else "left", no_wrap=justify)
@@ -69,14 +71,6 @@ def trial_table(view: StudyView) -> Any:
             style="bold" if trial.number in winner else None,
         )
     return table
-
-
-def _latencies(view: StudyView) -> list[str]:
-    """Return the metrics worth a column: the three that are judged, and what the budget names."""
-    from objectives.budget import parse_budget
-
-    named = [limit.key for limit in parse_budget(view.study.spec["budget"]).limits]
-    return list(dict.fromkeys(["ttft_p95", "tpot_p95", "itl_p99", *named]))
 
 
 def _headings(names: Sequence[str]) -> list[tuple[str, bool]]:

@@ -28,7 +28,8 @@ class Export:
     is None where the sample gives no finite one), ``baseline`` the same metrics of the user's
     own configuration. ``provenance`` says where all this comes from.
 
-    All values are such as JSON holds.
+    All values are such as JSON holds. ``headline`` names the metrics that the header of a text
+    format shows, () for all of them.
     """
 
     model: str
@@ -39,3 +40,4 @@ class Export:
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     baseline: Mapping[str, float | None] | None = None
     verdict: Mapping[str, object] | None = None
+    headline: tuple[str, ...] = ()

@@ -26,10 +26,11 @@ def _facts(export: Export, implied: Mapping[str, object], use: str) -> Iterator[
     for key, value in export.provenance.items():
         yield key, _text(value)
     for key, value in (export.verdict or {}).items():
-        yield ("verdict" if key == "verdict" else f"verdict {key}"), _text(value)
+        if isinstance(value, str | bool | int | float):
+            yield ("verdict" if key == "code" else f"verdict {key}"), _text(value)
     baseline = export.baseline or {}
-    for key, measured in export.metrics.items():
-        parts = [_text(measured), _interval(export.intervals.get(key))]
+    for key in export.headline or export.metrics:
+        parts = [_text(export.metrics.get(key)), _interval(export.intervals.get(key))]
         if key in baseline:
             parts.append(f"baseline {_text(baseline[key])}")
         yield key, ", ".join(filter(None, parts))

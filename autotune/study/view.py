@@ -110,7 +110,16 @@ def make_export(view: StudyView, cell: Cell) -> Export:
         intervals={name: (pair[0], pair[1]) for name, pair in cell.intervals.items()},
         baseline=baseline,
         verdict=None if judgement is None else verdict_json(judgement),
+        headline=headline(view),
     )
+
+
+def headline(view: StudyView) -> tuple[str, ...]:
+    """Return the metrics that people judge by: what the budget names, and the usual few."""
+    budget = parse_budget(view.study.spec["budget"])
+    named = [limit.key for limit in budget.limits]
+    usual = ("ttft_p95", "tpot_p95", "itl_p99", "e2e_p95", "output_throughput", "utilization")
+    return tuple(dict.fromkeys([*named, *usual]))
 
 
 def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:

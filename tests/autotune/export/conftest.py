@@ -27,5 +27,5 @@ def export() -> Export:
         metrics={"ttft_p95": 712.34567, "tpot_p95": 31.5},
         intervals={"ttft_p95": (690.0, None)},
         baseline={"ttft_p95": 950.0, "tpot_p95": None},
-        verdict={"verdict": "knee", "confidence": 0.93},
+        verdict={"code": "knee", "confidence": 0.93},
     )
