@@ -65,7 +65,7 @@ def test_json_is_one_object(export: Export) -> None:
         "metrics": {"ttft_p95": 712.34567, "tpot_p95": 31.5},
         "intervals": {"ttft_p95": [690.0, None]},
         "baseline": {"ttft_p95": 950.0, "tpot_p95": None},
-        "verdict": {"verdict": "knee", "confidence": 0.93},
+        "verdict": {"code": "knee", "confidence": 0.93},
         "provenance": dict(export.provenance),
         "engine_args": dict(export.engine_args),
         "args": [
