@@ -21,24 +21,17 @@ from autotune.engine.protocol import (
     TrialFailed,
 )
 from autotune.errors import EnvironmentFault, TooManyFailures
-from autotune.study.costs import costs_of, objective_names
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement, judge, verdict_json
-from autotune.study.plan import Plan, Step, failures_in_a_row
-from autotune.study.replays import client_bound, warmup_requests
+from autotune.study.outcomes import Yardstick
+from autotune.study.plan import Plan, Step, failures_in_a_row, retry
+from autotune.study.replays import warmup_requests
 from autotune.study.sampler import UntestedCellSampler, ask
 from autotune.traffic.trace import Trace
-from objectives.budget import Budget, margins, resolve
-from objectives.measurement import Measurement, measure
+from objectives.measurement import Measurement
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository
 from storage.study import reconcile, tell_stored
-
-CLIPPED_AT = 10.0
-"""Costs are told as at most this many times the budget: infinite ones, and those of failures."""
-
-NEVER_SEEN = 1e9
-"""The cost told of a failure while nothing was measured yet."""
 
 
 class Engines(Protocol):
@@ -109,7 +102,7 @@ class Controller:
         self._engines = engines
         self._watcher = watcher
         self._log_folder = log_folder
-        self._names = objective_names(job.budget)
+        self._yardstick = Yardstick(job.budget, job.classes, job.baseline)
         lattice = job.lattice
         self._plan = Plan(
             trials=job.settings.trials,
@@ -178,9 +171,7 @@ class Controller:
         )
         replayed = self._engines.replay(job.trace, plan, self._watcher.progress)
         stop_s = self._engines.stop()
-        measurement = measure(
-            replayed.samples, classes=job.classes, budget=self._absolute_budget()
-        )
+        measurement = self._yardstick.measure(replayed.samples, self._rows())
         iterations = replayed.iterations
         load = summarise(
             **{name: getattr(iterations, name) for name in iterations.__slots__ if name != "at_s"},
@@ -199,8 +190,9 @@ class Controller:
         """Write measurement, samples and the outcome to be told, in one transaction."""
         measurement, replayed = result.measurement, result.replayed
         row = self._repository.trial(self._study_id, number)
-        late = client_bound(measurement, self._absolute_budget())
-        baseline = self._baseline_metrics() or measurement.metrics
+        earlier = self._rows()
+        late = self._yardstick.late(measurement, earlier)
+        baseline = self._yardstick.baseline_metrics(earlier) or measurement.metrics
         diagnosis = diagnose(
             result.load,
             row.candidate,
@@ -211,7 +203,9 @@ class Controller:
             self._study_id,
             number,
             state="complete" if late is None else "invalid",
-            outcome=self._outcome(measurement, baseline) if late is None else Outcome("fail"),
+            outcome=self._yardstick.measured(measurement, earlier)
+            if late is None
+            else self._yardstick.uncounted(),
             timings=result.timings,
             metrics=measurement.metrics,
             intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
@@ -233,7 +227,7 @@ class Controller:
     def _store_failure(self, number: int, failure: Failure) -> None:
         """Write a failure; one that the candidate causes is told as infeasible, never as fast."""
         self._engines.kill()
-        infeasible = Outcome("complete", self._ceilings(), {"failure": 1.0})
+        infeasible = self._yardstick.infeasible(self._rows())
         self._repository.finish_trial(
             self._study_id,
             number,
@@ -241,32 +235,6 @@ class Controller:
             outcome=infeasible if failure.deterministic else Outcome("fail"),
             failure=TrialFailure(failure.failure_class, failure.evidence),
         )
-
-    def _outcome(self, measurement: Measurement, baseline: Mapping[str, float | None]) -> Outcome:
-        budget = resolve(self._job.budget, baseline)
-        broken = margins(budget, measurement.metrics)
-        constraints = {name: _finite(value) for name, value in broken.items()}
-        constraints["failed_requests"] = measurement.failed_requests / measurement.requests
-        costs = costs_of(measurement.metrics, self._names)
-        # A latency that the traffic does not have, such as TPOT of one-token answers, is the
-        # same for every candidate: any constant serves Optuna.
-        known = [1.0 if math.isnan(cost) else cost for cost in costs]
-        values = [
-            min(cost, ceiling) if math.isinf(cost) else cost
-            for cost, ceiling in zip(known, self._ceilings(), strict=True)
-        ]
-        return Outcome("complete", tuple(values), constraints)
-
-    def _ceilings(self) -> tuple[float, ...]:
-        """Return 10 times the budget of each objective, or the worst seen, for Optuna alone."""
-        budget = self._absolute_budget()
-        told = [r.outcome.values for r in self._rows() if r.outcome and r.outcome.values]
-        ceilings = []
-        for column, name in enumerate(self._names):
-            limits = [x.limit_ms for x in budget.limits if x.key == name and x.limit_ms]
-            worst = max((values[column] for values in told), default=NEVER_SEEN)
-            ceilings.append(CLIPPED_AT * min(limits) if limits else worst)
-        return tuple(ceilings)
 
     def _conclude(self) -> Judgement | None:
         judgement = self.judge(finished=True)
@@ -305,18 +273,6 @@ class Controller:
     def _log_path(self, number: int) -> Path:
         return self._log_folder / f"trial-{number:04d}.log"
 
-    def _baseline_metrics(self) -> Mapping[str, float | None] | None:
-        key = cell_key(self._job.baseline)
-        rows = (r for r in self._rows() if r.state == "complete" and cell_key(r.candidate) == key)
-        return next((row.metrics for row in rows), None)
-
-    def _absolute_budget(self) -> Budget:
-        """Return the limits in ms: all of them once the baseline was measured."""
-        metrics = self._baseline_metrics()
-        if metrics is None:
-            return Budget(self._job.budget.absolute)
-        return resolve(self._job.budget, metrics)
-
     def _give_up_if_hopeless(self) -> None:
         rows = self._rows()
         failure_class, count = failures_in_a_row(rows)
@@ -328,7 +284,7 @@ class Controller:
                 f"{count} trials in a row failed with {failure_class}: {evidence}",
                 hint=f"the engine's own words are in {rows[-1].log_path}",
             )
-        if rows[-1].phase == "baseline" and (count > 1 or rows[-1].state == "infeasible"):
+        if rows[-1].phase == "baseline" and retry(rows) is None:
             raise EnvironmentFault(
                 f"the baseline does not run here ({failure_class}): {evidence}",
                 hint=f"the engine's own words are in {rows[-1].log_path}",
@@ -348,8 +304,3 @@ def _ratio(
     ):
         return None
     return own / base
-
-
-def _finite(margin: float | None) -> float:
-    """Return a constraint for Optuna: a limit that cannot be checked is not kept."""
-    return CLIPPED_AT if margin is None else min(margin, CLIPPED_AT)

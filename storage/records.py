@@ -24,11 +24,14 @@ class Outcome:
         state: "complete", also for infeasible trials, or "fail".
         values: One objective value per direction, lower is better; None if and only if "fail".
         constraints: By budget line; a trial is feasible if none is above 0.
+        judged_by: Budget and classes that values and constraints were derived under; None where
+            they play no part. Optuna is not told.
     """
 
     state: Literal["complete", "fail"]
     values: tuple[float, ...] | None = None
     constraints: Mapping[str, float] = field(default_factory=dict)
+    judged_by: str | None = None
 
     def __post_init__(self) -> None:
         if (self.state == "complete") != (self.values is not None):

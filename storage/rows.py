@@ -62,6 +62,7 @@ def outcome(text: str | None) -> Outcome | None:
         state=stored["state"],
         values=None if values is None else tuple(values),
         constraints=stored["constraints"],
+        judged_by=stored.get("judged_by"),
     )
 
 
@@ -71,6 +72,7 @@ def outcome_text(outcome: Outcome) -> str:
             "state": outcome.state,
             "values": outcome.values,
             "constraints": outcome.constraints,
+            "judged_by": outcome.judged_by,
         },
         name="outcome",
     )

@@ -1,0 +1,111 @@
+"""From a measurement to what Optuna is told of it: by which budget, and relative to whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autotune.candidates.lattice import Candidate, cell_key
+from autotune.engine.protocol import Failure
+from autotune.study.costs import costs_of, objective_names
+from autotune.study.replays import client_bound
+from objectives.budget import Budget, margins, resolve
+from objectives.latency import LengthClass
+from objectives.measurement import Measurement, measure
+from objectives.samples import RequestSamples
+from storage.records import Outcome, TrialRecord
+
+CLIPPED_AT = 10.0
+"""Costs are told as at most this many times the budget: infinite ones, and those of failures."""
+
+NEVER_SEEN = 1e9
+"""The cost told of a failure while nothing was measured yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """What results of a study are judged by.
+
+    The same rows always yield the same outcome, whether it is computed when a trial ends or
+    again under another budget. ``rows`` are the trials before the one that is judged.
+
+    Attributes:
+        budget: limits, relative ones unresolved.
+        classes: of prompt length.
+        baseline: whose first complete trial relative limits are multiples of.
+    """
+
+    budget: Budget
+    classes: tuple[LengthClass, ...]
+    baseline: Candidate
+
+    @property
+    def text(self) -> str:
+        """Budget and classes as text, stored with each outcome that they led to."""
+        classes = " ".join(each.text for each in self.classes)
+        return f"{self.budget.text} | {classes}".strip()
+
+    def baseline_metrics(self, rows: Iterable[TrialRecord]) -> Mapping[str, float | None] | None:
+        """Return the metrics of the baseline's first complete trial, None before it."""
+        key = cell_key(self.baseline)
+        own = (row for row in rows if row.state == "complete" and cell_key(row.candidate) == key)
+        return next((row.metrics for row in own), None)
+
+    def absolute_budget(self, rows: Iterable[TrialRecord]) -> Budget:
+        """Return the limits in ms: all of them once the baseline was measured."""
+        metrics = self.baseline_metrics(rows)
+        return Budget(self.budget.absolute) if metrics is None else resolve(self.budget, metrics)
+
+    def measure(self, samples: RequestSamples, rows: Iterable[TrialRecord]) -> Measurement:
+        return measure(samples, classes=self.classes, budget=self.absolute_budget(rows))
+
+    def late(self, measurement: Measurement, rows: Iterable[TrialRecord]) -> Failure | None:
+        """Return a failure if the client sent too late for the replay to count, else None."""
+        return client_bound(measurement, self.absolute_budget(rows))
+
+    def measured(self, measurement: Measurement, rows: Iterable[TrialRecord]) -> Outcome:
+        """Return the outcome of a replay that counts.
+
+        Raises:
+            ObjectiveError: a relative limit on what the baseline has no finite value of.
+        """
+        earlier = tuple(rows)
+        budget = resolve(self.budget, self.baseline_metrics(earlier) or measurement.metrics)
+        broken = margins(budget, measurement.metrics)
+        constraints = {name: _finite(value) for name, value in broken.items()}
+        constraints["failed_requests"] = measurement.failed_requests / measurement.requests
+        costs = costs_of(measurement.metrics, objective_names(self.budget))
+        # A latency that the traffic does not have, such as TPOT of one-token answers, is the
+        # same for every candidate: any constant serves Optuna.
+        known = [1.0 if math.isnan(cost) else cost for cost in costs]
+        values = [
+            min(cost, ceiling) if math.isinf(cost) else cost
+            for cost, ceiling in zip(known, self._ceilings(earlier), strict=True)
+        ]
+        return Outcome("complete", tuple(values), constraints, judged_by=self.text)
+
+    def infeasible(self, rows: Iterable[TrialRecord]) -> Outcome:
+        """Return the outcome of a failure that the candidate causes: never that it was fast."""
+        ceilings = self._ceilings(tuple(rows))
+        return Outcome("complete", ceilings, {"failure": 1.0}, judged_by=self.text)
+
+    def uncounted(self) -> Outcome:
+        """Return the outcome of a replay that does not count."""
+        return Outcome("fail", judged_by=self.text)
+
+    def _ceilings(self, rows: tuple[TrialRecord, ...]) -> tuple[float, ...]:
+        """Return 10 times the budget of each objective, or the worst seen, for Optuna alone."""
+        budget = self.absolute_budget(rows)
+        told = [row.outcome.values for row in rows if row.outcome and row.outcome.values]
+        ceilings = []
+        for column, name in enumerate(objective_names(self.budget)):
+            limits = [x.limit_ms for x in budget.limits if x.key == name and x.limit_ms]
+            worst = max((values[column] for values in told), default=NEVER_SEEN)
+            ceilings.append(CLIPPED_AT * min(limits) if limits else worst)
+        return tuple(ceilings)
+
+
+def _finite(margin: float | None) -> float:
+    """Return a constraint for Optuna: a limit that cannot be checked is not kept."""
+    return CLIPPED_AT if margin is None else min(margin, CLIPPED_AT)
