@@ -91,14 +91,13 @@ def judge(
     Raises:
         ObjectiveError: a relative limit, and the baseline was not measured.
     """
-    names = objective_names(budget)
-    own = [
-        t for t in trials if t.state == "complete" and cell_key(t.candidate) == cell_key(baseline)
-    ]
-    absolute = resolve(budget, (own[0].metrics or {}) if own else {})
-    cells = gather_cells(trials, absolute, names)
-    if not cells:
+    complete = [trial for trial in trials if trial.state == "complete"]
+    if not complete:
         return None
+    names = objective_names(budget)
+    own = [t for t in complete if cell_key(t.candidate) == cell_key(baseline)]
+    absolute = resolve(budget, (own[0].metrics or {}) if own else {})
+    cells = gather_cells(complete, absolute, names)
     keys = [cell_key(cell.candidate) for cell in cells]
     base = keys.index(cell_key(baseline)) if own else None
     costs = np.stack([cell.costs for cell in cells])

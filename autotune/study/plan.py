@@ -60,7 +60,7 @@ class Plan:
             return None
         if (again := retry(rows)) is not None:
             return again
-        if not tried(rows, self.baseline):
+        if not measured(rows, self.baseline):
             return Step("baseline", self.baseline)
         reserve = CONFIRM_TRIALS if self.trials >= CONFIRM_FROM else 0
         if left > reserve:
@@ -107,8 +107,9 @@ def finished_trials(rows: Sequence[TrialRecord]) -> int:
     return sum(row.state in _FINISHED for row in rows)
 
 
-def tried(rows: Sequence[TrialRecord], candidate: Candidate) -> bool:
-    return any(cell_key(row.candidate) == cell_key(candidate) for row in rows)
+def measured(rows: Sequence[TrialRecord], candidate: Candidate) -> bool:
+    key = cell_key(candidate)
+    return any(row.state == "complete" and cell_key(row.candidate) == key for row in rows)
 
 
 def first_trial(rows: Sequence[TrialRecord], candidate: Candidate) -> int | None:
@@ -129,7 +130,8 @@ def retry(rows: Sequence[TrialRecord]) -> Step | None:
         attempts += 1
     if attempts >= ATTEMPTS:
         return None
-    return Step(last.phase, last.candidate, replicate_of=last.replicate_of or last.number)
+    first = last.number if last.replicate_of is None else last.replicate_of
+    return Step(last.phase, last.candidate, replicate_of=first)
 
 
 def failures_in_a_row(rows: Sequence[TrialRecord]) -> tuple[str | None, int]:

@@ -29,8 +29,8 @@ class UntestedCellSampler(BaseSampler):
     Args:
         lattice: the frozen ladders.
         allowed: whether a cell may be tried now.
-        seed: of the study. Each suggestion is seeded from it and the number of trials, so that
-            a resumed study goes on as it would have.
+        seed: of the study. Each suggestion is seeded from it and the count of finished trials,
+            so that interruptions, which take up trial numbers, change none.
     """
 
     def __init__(
@@ -50,11 +50,13 @@ class UntestedCellSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if len(finished) < SPREAD_TRIALS:
-            wanted = spread_point(self._lattice, trial.number)
+        finished = len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+        if finished < SPREAD_TRIALS:
+            wanted = spread_point(self._lattice, finished)
         else:
-            tpe = TPESampler(seed=seed_of(self._seed, trial.number))
+            tpe = TPESampler(
+                n_startup_trials=SPREAD_TRIALS, seed=seed_of(self._seed, finished)
+            )
             wanted = {
                 name: int(tpe.sample_independent(study, trial, name, distribution))
                 for name, distribution in search_space.items()
