@@ -115,7 +115,7 @@ class Controller:
         )
         optuna_study.sampler = UntestedCellSampler(
             lattice,
-            self._is_untested,
+            lambda: self._plan.untested(self._rows()),
             seed=job.settings.seed,
         )
 
@@ -263,9 +263,6 @@ class Controller:
 
     def _is_not_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) != cell_key(self._job.baseline)
-
-    def _is_untested(self, candidate: Candidate) -> bool:
-        return self._plan.untested(self._rows())(candidate)
 
     def _rows(self) -> tuple[TrialRecord, ...]:
         return self._repository.trials(self._study_id)

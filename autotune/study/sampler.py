@@ -28,16 +28,16 @@ class UntestedCellSampler(BaseSampler):
 
     Args:
         lattice: the frozen ladders.
-        allowed: whether a cell may be tried now.
+        untested: returns, at this moment, which cells may be tried.
         seed: of the study. Each suggestion is seeded from it and the count of finished trials,
             so that interruptions, which take up trial numbers, change none.
     """
 
     def __init__(
-        self, lattice: Lattice, allowed: Callable[[Candidate], bool], *, seed: int
+        self, lattice: Lattice, untested: Callable[[], Callable[[Candidate], bool]], *, seed: int
     ) -> None:
         self._lattice = lattice
-        self._allowed = allowed
+        self._untested = untested
         self._seed = seed
 
     def infer_relative_search_space(
@@ -54,14 +54,12 @@ class UntestedCellSampler(BaseSampler):
         if finished < SPREAD_TRIALS:
             wanted = spread_point(self._lattice, finished)
         else:
-            tpe = TPESampler(
-                n_startup_trials=SPREAD_TRIALS, seed=seed_of(self._seed, finished)
-            )
+            tpe = TPESampler(n_startup_trials=SPREAD_TRIALS, seed=seed_of(self._seed, finished))
             wanted = {
                 name: int(tpe.sample_independent(study, trial, name, distribution))
                 for name, distribution in search_space.items()
             }
-        cell = self._lattice.nearest(self._lattice.at(wanted), self._allowed)
+        cell = self._lattice.nearest(self._lattice.at(wanted), self._untested())
         # Optuna samples for enqueued trials as well, also when every cell is done.
         return {} if cell is None else dict(self._lattice.indices(cell))
 

@@ -1,0 +1,286 @@
+"""A study on engines that follow a script: real controller, SQLite and Optuna, no vLLM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import optuna
+
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.controller import Controller
+from autotune.engine.protocol import (
+    EngineInfo,
+    Failure,
+    Iterations,
+    ReplayPlan,
+    ReplayResult,
+    TrialFailed,
+)
+from autotune.engine.supervisor import Description
+from autotune.settings import TuneSettings
+from autotune.study.job import Job, make_job
+from autotune.traffic.trace import Trace, TraceRequest
+from objectives.budget import parse_budget
+from objectives.classes import parse_classes
+from objectives.samples import RequestSamples
+from storage.records import TrialRecord
+from storage.repository import Repository, open_repository
+from storage.study import close_optuna_study, open_optuna_study
+
+BUDGET = "ttft_p95:300 tpot_p95:16"
+BASELINE: Candidate = {TOKENS: 2048, SEQS: 64}
+REQUESTS = 40
+PEAK_RUNNING = 30
+
+INFO = EngineInfo(
+    vllm_version="0.32.0",
+    torch_version="2.9.0",
+    device="scripted",
+    device_uuid=None,
+    model="tiny",
+    resolved={**BASELINE, "max_model_len": 8192},
+    vocab_size=4096,
+    kv_cache_tokens=65536,
+)
+FLAGS = {
+    name: {"flag": "--" + name.replace("_", "-"), "negative": None, "default": None}
+    for name in (TOKENS, SEQS, "enforce_eager", "long_prefill_token_threshold")
+}
+DESCRIPTION = Description(INFO, FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How an engine serves every request of the trace, but for a little jitter."""
+
+    ttft_ms: float
+    tpot_ms: float
+    failed: int = 0
+    send_lag_s: float = 0.0
+
+
+Truth = Callable[[Candidate], Speed]
+
+
+def clear_knee(candidate: Candidate) -> Speed:
+    """Large steps are good for TTFT and bad for TPOT; the baseline breaks the TPOT limit."""
+    tokens, seqs = int(candidate[TOKENS]), int(candidate[SEQS])
+    return Speed(60 + 60_000 / tokens + 400 / seqs, 6 + tokens / 150)
+
+
+def too_slow(candidate: Candidate) -> Speed:
+    speed = clear_knee(candidate)
+    return Speed(speed.ttft_ms + 1000, speed.tpot_ms)
+
+
+def all_alike(_candidate: Candidate) -> Speed:
+    return Speed(100, 10)
+
+
+def samples_of(speed: Speed, trace: Trace, *, seed: int = 0) -> RequestSamples:
+    """Every request of the trace, with a jitter of 1 % between requests."""
+    rng = np.random.default_rng(seed)
+    count = len(trace.requests)
+    scheduled = trace.timestamps_s
+    gaps = trace.output_lengths - 1
+    tpot_s = speed.tpot_ms / 1000 * rng.normal(1, 0.01, count)
+    first = scheduled + speed.ttft_ms / 1000 * rng.normal(1, 0.01, count)
+    owner = np.repeat(np.arange(count), gaps)
+    return RequestSamples(
+        scheduled_s=scheduled,
+        sent_s=scheduled + speed.send_lag_s,
+        first_token_s=first,
+        last_token_s=first + gaps * tpot_s,
+        prompt_tokens=trace.input_lengths,
+        output_tokens=trace.output_lengths,
+        expected_output_tokens=trace.output_lengths,
+        cached_tokens=np.zeros(count, dtype=np.int64),
+        failed=np.arange(count) < speed.failed,
+        gap_s=tpot_s[owner],
+        gap_request=owner,
+    )
+
+
+def iterations_of(
+    candidate: Candidate, *, peak_running: int = PEAK_RUNNING, waiting: int = 0
+) -> Iterations:
+    """Ten steps, none of them near a limit unless ``peak_running`` is at the cap."""
+    ones = np.ones(10, dtype=np.int64)
+    running = min(peak_running, int(candidate[SEQS])) * ones
+    return Iterations(
+        at_s=np.arange(10) / 10,
+        prefill_tokens=16 * ones,
+        decode_requests=running,
+        running=running,
+        waiting=waiting * ones,
+        kv_usage=np.full(10, 0.2),
+        preemptions=0 * ones,
+        gaps=running,
+    )
+
+
+@dataclass(slots=True)
+class ScriptedEngines:
+    """Engines that serve by ``truth``; a context manager, as the supervisor is.
+
+    Attributes:
+        faults: what is raised, by stage (start, replay or stop) and count of earlier starts.
+        refused: a failure for each candidate that cannot start.
+        started: the arguments of each start.
+        alive: whether an engine runs now.
+    """
+
+    truth: Truth = clear_knee
+    faults: Mapping[tuple[str, int], BaseException] = field(default_factory=dict)
+    refused: Callable[[Candidate], Failure | None] = lambda _: None
+    on_replay: Callable[[int], None] = lambda _: None
+    started: list[Mapping[str, Any]] = field(default_factory=list)
+    alive: bool = False
+    kills: int = 0
+    _replays: Counter[str] = field(default_factory=Counter)
+    host_log: Path = Path("host.log")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def start(self, engine_args: Mapping[str, Any], log_path: Path) -> tuple[EngineInfo, float]:
+        assert not self.alive, "one engine at a time"
+        self.started.append(engine_args)
+        self._fail_at("start")
+        failure = self.refused(engine_args)
+        if failure is not None:
+            raise TrialFailed(failure)
+        self.alive = True
+        return INFO, 1.0
+
+    def replay(
+        self, trace: Trace, plan: ReplayPlan, on_progress: Callable[[Mapping[str, Any]], None]
+    ) -> ReplayResult:
+        on_progress({"stage": "replay", "done": 1, "total": len(trace.requests)})
+        self._fail_at("replay")
+        self.on_replay(len(self.started) - 1)
+        candidate = self.started[-1]
+        key = cell_key({TOKENS: candidate[TOKENS], SEQS: candidate[SEQS]})
+        seed = int(candidate[TOKENS]) * 1000 + int(candidate[SEQS]) + 7 * self._replays[key]
+        self._replays[key] += 1
+        samples = samples_of(self.truth(candidate), trace, seed=seed)
+        return ReplayResult(samples, iterations_of(candidate), warmup_s=0.5, replay_s=4.0)
+
+    def stop(self) -> float:
+        self._fail_at("stop")
+        self.alive = False
+        return 0.1
+
+    def kill(self) -> None:
+        self.alive = False
+        self.kills += 1
+
+    def _fail_at(self, stage: str) -> None:
+        fault = self.faults.get((stage, len(self.started) - 1))
+        if fault is not None:
+            raise fault
+
+
+@dataclass(slots=True)
+class Notes:
+    """A watcher that writes down what it is told."""
+
+    begun_trials: list[tuple[int, str, int, int]] = field(default_factory=list)
+    finished_trials: list[tuple[int, str]] = field(default_factory=list)
+    reports: int = 0
+
+    def begun(self, row: TrialRecord, position: int, total: int) -> None:
+        self.begun_trials.append((row.number, row.phase, position, total))
+
+    def progress(self, body: Mapping[str, Any]) -> None:
+        self.reports += 1
+
+    def finished(self, row: TrialRecord) -> None:
+        self.finished_trials.append((row.number, row.state))
+
+
+def small_trace() -> Trace:
+    """Chats of 100 tokens, and every eighth request a document of 1,000."""
+    requests = [
+        TraceRequest(50.0 * i, 1000 if i % 8 == 7 else 100, 4, (i,) * (2 if i % 8 == 7 else 1))
+        for i in range(REQUESTS)
+    ]
+    return Trace.build(requests, block_size=512, prefixes_known=True, source="small")
+
+
+def settings_of(**changes: Any) -> TuneSettings:
+    return TuneSettings(
+        **{
+            "model": "tiny",
+            "trace": "small.jsonl",
+            "budget": BUDGET,
+            "trials": 8,
+            "warmup_s": 1.0,
+            **changes,
+        }
+    )
+
+
+def job_of(*, classes: str = "", **changes: Any) -> Job:
+    settings = settings_of(**changes)
+    return make_job(
+        settings,
+        small_trace(),
+        parse_budget(settings.budget),
+        parse_classes(classes),
+        DESCRIPTION,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Running:
+    """A controller with its repository, ready to run."""
+
+    controller: Controller
+    repository: Repository
+    study_id: int
+    optuna_study: optuna.Study
+    watcher: Notes
+
+    def rows(self) -> tuple[TrialRecord, ...]:
+        return self.repository.trials(self.study_id)
+
+
+@contextmanager
+def opened(
+    folder: Path, job: Job, engines: ScriptedEngines, *, name: str = "study"
+) -> Iterator[Running]:
+    """Open a study in ``folder`` as the tune command does."""
+    url = f"sqlite:///{folder / 'study.db'}"
+    with open_repository(url) as repository:
+        record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
+        study = open_optuna_study(url, name, directions=3, sampler=optuna.samplers.RandomSampler())
+        watcher = Notes()
+        try:
+            controller = Controller(
+                job=job,
+                study_id=record.id,
+                repository=repository,
+                optuna_study=study,
+                engines=engines,
+                watcher=watcher,
+                log_folder=folder / "logs",
+            )
+            yield Running(controller, repository, record.id, study, watcher)
+        finally:
+            close_optuna_study(study)
