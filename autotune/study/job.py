@@ -41,6 +41,7 @@ class Job:
         pinned: engine arguments that hold for every candidate and are exported.
         baseline: the user's own limits, else those of vLLM's server.
         lattice: the frozen ladders.
+        peak_concurrency: what the ladders were made for.
     """
 
     settings: TuneSettings
@@ -52,6 +53,7 @@ class Job:
     pinned: Mapping[str, Any]
     baseline: Candidate
     lattice: Lattice
+    peak_concurrency: int
 
     def engine_args(self, candidate: Candidate) -> dict[str, Any]:
         """Return what an engine is started with, which is what is exported for it."""
@@ -63,6 +65,7 @@ class Job:
             "trace": self.trace.sha256,
             "engine_args": dict(self.pinned),
             "baseline": dict(self.baseline),
+            "peak_concurrency": self.peak_concurrency,
             **self.lattice.to_json(),
             "seed": self.settings.seed,
             "warmup_s": self.settings.warmup_s,
@@ -91,8 +94,19 @@ def make_job(
     budget: Budget,
     classes: Sequence[LengthClass],
     described: Description,
+    *,
+    peak: int | None = None,
 ) -> Job:
     """Put a job together from what the user gave and what vLLM said of it.
+
+    Args:
+        settings: as the user gave them.
+        trace: the window that every trial replays.
+        budget: limits, relative ones unresolved.
+        classes: of prompt length.
+        described: by the installed vLLM.
+        peak: peak concurrency that the ladders of a resumed study were made for, so that
+            another budget leaves them as they are; None estimates it.
 
     Raises:
         TraceError: a request is longer than the engine allows.
@@ -103,12 +117,14 @@ def make_job(
     names = dict.fromkeys((TOKENS, SEQS, *settings.knobs))
     baseline = {name: _own_value(name, described) for name in names}
     pinned = {k: v for k, v in settings.engine_args.items() if k not in baseline}
+    if peak is None:
+        peak = peak_concurrency(trace, budget)
     lattice = build_lattice(
         tiles=Tiles.parse(settings.tile),
         default_tokens=int(baseline[TOKENS]),
         default_seqs=int(baseline[SEQS]),
         longest_prompt=int(trace.input_lengths.max()),
-        peak_concurrency=peak_concurrency(trace, budget),
+        peak_concurrency=peak,
         baseline=baseline,
         knobs=settings.knobs,
     )
@@ -122,6 +138,7 @@ def make_job(
         pinned={**pinned, "model": info.model},
         baseline=baseline,
         lattice=lattice,
+        peak_concurrency=peak,
     )
 
 
