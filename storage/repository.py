@@ -207,15 +207,10 @@ class Repository:
             StorageError: If it is finished already, with another content.
         """
         values = {
-            "state": state,
+            **_judged_values(state, outcome, metrics, intervals, failure),
             "timings": codec.encode_optional(timings, name="timings"),
-            "metrics": codec.encode_optional(metrics, name="metrics"),
-            "intervals": codec.encode_optional(intervals, name="intervals"),
             "engine": codec.encode_optional(engine, name="engine"),
             "diagnosis": codec.encode_optional(diagnosis, name="diagnosis"),
-            "failure_class": failure and failure.failure_class,
-            "failure_evidence": failure and codec.clean(failure.evidence),
-            "outcome": rows.outcome_text(outcome),
         }
         packed = {name: codec.pack(array, name=name) for name, array in (samples or {}).items()}
         with self._writing() as connection:
@@ -232,6 +227,35 @@ class Repository:
                         for name, data in packed.items()
                     ],
                 )
+            self._touch(connection, study_id)
+
+    def rejudge_trial(
+        self,
+        study_id: int,
+        number: int,
+        *,
+        state: FinishedState,
+        outcome: Outcome,
+        metrics: Mapping[str, float | None] | None = None,
+        intervals: Json | None = None,
+        failure: TrialFailure | None = None,
+    ) -> None:
+        """Replace what a finished trial says by what it says under another budget.
+
+        Samples, timings, engine and diagnosis stay. The new outcome counts as untold.
+
+        Raises:
+            UnknownTrial: If there is no trial of this number.
+            StorageError: If it still runs.
+        """
+        values = _judged_values(state, outcome, metrics, intervals, failure)
+        with self._writing() as connection:
+            row = _trial_row(connection, study_id, number)
+            if row.state == "running":
+                raise StorageError(f"Trial {number} still runs and cannot be judged anew.")
+            self._set_trial(connection, row, **values, told=False)
+            detail = {"number": number, "state": state, "judged_by": outcome.judged_by}
+            self._add_event(connection, study_id, "rejudged", detail)
             self._touch(connection, study_id)
 
     def trials(self, study_id: int) -> tuple[TrialRecord, ...]:
@@ -401,6 +425,24 @@ def _trial_row(connection: Connection, study_id: int, number: int) -> Row[Any]:
     if row is None:
         raise UnknownTrial(number)
     return row
+
+
+def _judged_values(
+    state: FinishedState,
+    outcome: Outcome,
+    metrics: Mapping[str, float | None] | None,
+    intervals: Json | None,
+    failure: TrialFailure | None,
+) -> dict[str, str | None]:
+    """Return the columns that another budget may change."""
+    return {
+        "state": state,
+        "metrics": codec.encode_optional(metrics, name="metrics"),
+        "intervals": codec.encode_optional(intervals, name="intervals"),
+        "failure_class": None if failure is None else failure.failure_class,
+        "failure_evidence": None if failure is None else codec.clean(failure.evidence),
+        "outcome": rows.outcome_text(outcome),
+    }
 
 
 def _packed_samples(connection: Connection, study_id: int, number: int) -> dict[str, bytes]:

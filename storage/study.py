@@ -2,23 +2,26 @@
 
 Our row is the truth. A trial goes ask (Optuna), ``begin_trial``, ``finish_trial`` (ours, with
 the outcome to be told), ``tell`` (Optuna), ``mark_told`` (ours). A controller may be killed
-between any two of them; ``reconcile`` brings Optuna to what our rows say.
+between any two of them; ``reconcile`` brings Optuna to what our rows say. Where these were
+judged anew, or Optuna's study was lost, ``rebuild_if_stale`` makes the index again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from storage import codec
 from storage.database import (
@@ -30,7 +33,7 @@ from storage.database import (
     unavailable,
 )
 from storage.errors import StorageError, StorageUnavailable
-from storage.records import Json, Outcome
+from storage.records import Json, Outcome, TrialRecord
 from storage.repository import Repository
 
 logger = logging.getLogger(__name__)
@@ -193,6 +196,103 @@ def reconcile(study: optuna.Study, repository: Repository, study_id: int) -> Rec
     return done
 
 
+def rebuild_if_stale(
+    study: optuna.Study,
+    repository: Repository,
+    study_id: int,
+    *,
+    distributions: Mapping[str, BaseDistribution],
+    indices_of: Callable[[Json], Mapping[str, int]],
+) -> optuna.Study:
+    """Make Optuna's study anew from our rows if it contradicts or lacks one of them.
+
+    Optuna lets nobody change a finished trial, so its study is deleted, created under the same
+    name and filled in the order of the numbers. Trials of ours that have no outcome yet run
+    there too, for ``reconcile`` to settle; numbers that none of ours has are failed trials
+    without parameters. A rebuild that is killed leaves a study which lacks rows, and so is
+    rebuilt by the next call; our rows are only read.
+
+    Args:
+        study: From ``open_optuna_study``.
+        distributions: Optuna's parameters.
+        indices_of: Gives the parameters of a candidate.
+
+    Returns:
+        ``study``, or its successor with the same sampler. They share their connections, so
+        that closing either is enough.
+    """
+    records = repository.trials(study_id)
+    if _mirrors(_trials(study), records):
+        return study
+    logger.info("Making Optuna's study %r anew from %d trials.", study.study_name, len(records))
+    fresh = _recreated(study)
+    by_number = {record.number: record for record in records}
+    with _translated(_url(fresh)):
+        for number in range(max(by_number, default=-1) + 1):
+            record = by_number.get(number)
+            if record is None:
+                fresh.add_trial(create_trial(state=TrialState.FAIL))
+            else:
+                indices = dict(indices_of(record.candidate))
+                fresh.add_trial(_mirrored(record, indices, dict(distributions)))
+    return fresh
+
+
+def _mirrors(trials: Sequence[FrozenTrial], records: Sequence[TrialRecord]) -> bool:
+    """Return whether Optuna has each of our trials, and nothing of another outcome."""
+    if records and records[-1].number >= len(trials):
+        return False
+    told = [
+        (trials[record.number], record.outcome) for record in records if record.outcome is not None
+    ]
+    return all(
+        _agrees(frozen, outcome)
+        if frozen.state.is_finished()
+        # Constraints are told first, and cannot be told again.
+        else frozen.constraints.items() <= outcome.constraints.items()
+        for frozen, outcome in told
+    )
+
+
+def _recreated(study: optuna.Study) -> optuna.Study:
+    storage = _storages[study]
+    name, sampler, directions = study.study_name, study.sampler, study.directions
+    with _translated(storage.url):
+        optuna.delete_study(study_name=name, storage=storage)
+        fresh = optuna.create_study(
+            storage=storage, study_name=name, directions=directions, sampler=sampler
+        )
+        _claim(fresh, len(directions))
+    _storages[fresh] = storage
+    return fresh
+
+
+def _mirrored(
+    record: TrialRecord, indices: dict[str, int], distributions: dict[str, BaseDistribution]
+) -> FrozenTrial:
+    """Return what Optuna would hold of a trial, had it been told of it as it is stored."""
+    outcome = record.outcome
+    if outcome is None:
+        return create_trial(state=TrialState.RUNNING, params=indices, distributions=distributions)
+    attributes = _attributes(outcome, phase=record.phase, candidate=record.candidate)
+    trial = create_trial(
+        state=_FINISHED[outcome.state],
+        values=outcome.values,
+        params=indices,
+        distributions=distributions,
+        user_attrs=dict(attributes),
+        constraints=dict(outcome.constraints),
+    )
+    trial.datetime_start = _local_time(record.started_at)
+    trial.datetime_complete = _local_time(record.finished_at or record.started_at)
+    return trial
+
+
+def _local_time(text: str) -> datetime:
+    """Return a time of ours as Optuna keeps it: local, without an offset."""
+    return datetime.fromisoformat(text).astimezone().replace(tzinfo=None)
+
+
 def _open_storage(url: str) -> RDBStorage:
     # Optuna formats the URL with its schema version, so braces would count as fields.
     escaped = url.replace("{", "{{").replace("}", "}}")
@@ -271,7 +371,11 @@ def _require_trials(study: optuna.Study, numbers: set[int]) -> None:
 
 def _agrees(frozen: FrozenTrial, outcome: Outcome) -> bool:
     values = None if outcome.values is None else list(outcome.values)
-    return frozen.state == _FINISHED[outcome.state] and frozen.values == values
+    return (
+        frozen.state == _FINISHED[outcome.state]
+        and frozen.values == values
+        and frozen.constraints == dict(outcome.constraints)
+    )
 
 
 def _annotate(

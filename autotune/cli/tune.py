@@ -10,9 +10,13 @@ import typer
 from autotune.cli.options import Format, OutputFormat, Storage
 
 if TYPE_CHECKING:
+    import optuna
+
     from autotune.cli.watch import ScreenWatcher
     from autotune.settings import TuneSettings
+    from autotune.study.job import Job
     from autotune.study.judgement import Judgement
+    from storage.repository import Repository
 
 
 def tune(
@@ -133,6 +137,7 @@ def _study(settings: TuneSettings, watcher: ScreenWatcher) -> Judgement | None:
 
     from autotune.controller import Controller
     from autotune.study.job import make_job
+    from autotune.study.rejudge import frozen_peak
     from autotune.study.session import (
         describe_engine,
         log_folder,
@@ -153,13 +158,21 @@ def _study(settings: TuneSettings, watcher: ScreenWatcher) -> Judgement | None:
     with open_supervisor(settings, name) as supervisor:
         watcher.say("asking vLLM for its defaults")
         described = describe_engine(settings, supervisor)
-        job = make_job(settings, traffic.trace, traffic.budget, traffic.classes, described)
         with open_repository(url) as repository:
+            job = make_job(
+                settings,
+                traffic.trace,
+                traffic.budget,
+                traffic.classes,
+                described,
+                peak=frozen_peak(repository, name),
+            )
             record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
             study = open_optuna_study(
                 url, name, directions=3, sampler=optuna.samplers.RandomSampler()
             )
             try:
+                study = _caught_up(study, job, repository, record.id, watcher)
                 controller = Controller(
                     job=job,
                     study_id=record.id,
@@ -178,6 +191,28 @@ def _study(settings: TuneSettings, watcher: ScreenWatcher) -> Judgement | None:
                 raise
             finally:
                 close_optuna_study(study)
+
+
+def _caught_up(
+    study: optuna.Study, job: Job, repository: Repository, study_id: int, watcher: ScreenWatcher
+) -> optuna.Study:
+    """Bring what an earlier run stored to the budget of this one, and Optuna to what is stored."""
+    from autotune.study.outcomes import Yardstick
+    from autotune.study.rejudge import rejudge
+    from autotune.study.sampler import distributions
+    from storage.study import rebuild_if_stale
+
+    yardstick = Yardstick(job.budget, job.classes, job.baseline)
+    if rejudged := rejudge(repository, study_id, yardstick):
+        budget = job.budget.text or "no budget"
+        watcher.say(f"judged {len(rejudged)} earlier trials again, by {budget}")
+    return rebuild_if_stale(
+        study,
+        repository,
+        study_id,
+        distributions=distributions(job.lattice),
+        indices_of=job.lattice.indices,
+    )
 
 
 def _print(settings: TuneSettings, output_format: OutputFormat) -> None:

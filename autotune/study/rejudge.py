@@ -1,0 +1,121 @@
+"""A study resumed with another budget or other classes: no new trials, but a new judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.engine.protocol import request_arrays
+from autotune.study.outcomes import Yardstick
+from objectives.measurement import Measurement
+from objectives.samples import RequestSamples
+from storage.errors import UnknownStudy
+from storage.records import TrialFailure, TrialRecord
+from storage.repository import Repository
+
+JUDGED_STATES = ("complete", "infeasible", "invalid")
+LATE = "client_bound"
+"""The one reason for which a replay does not count that depends on the budget."""
+
+
+def frozen_peak(repository: Repository, name: str) -> int | None:
+    """Return the peak concurrency that a study's ladders were made for, None if it is new."""
+    try:
+        return repository.study(name).fingerprint.get("peak_concurrency")
+    except UnknownStudy:
+        return None
+
+
+def rejudge(repository: Repository, study_id: int, yardstick: Yardstick) -> tuple[int, ...]:
+    """Judge again what was judged by another budget or other classes, from the stored samples.
+
+    A complete trial stays complete. A replay that did not count because the client sent late
+    counts if the new TTFT limit allows that lateness. Failures that a candidate causes stay
+    infeasible and are told by the new budget. What Optuna holds is not touched; see
+    ``storage.study.rebuild_if_stale``.
+
+    Each trial carries what it was judged by, so that a killed call is finished by the next
+    one, and undone by one with the earlier budget.
+
+    Returns:
+        The numbers of the trials that were judged again; without any nothing is written.
+
+    Raises:
+        ObjectiveError: a relative limit on what the baseline has no finite value of; nothing
+            is written then.
+    """
+    rows: list[TrialRecord] = []
+    changed: list[TrialRecord] = []
+    for row in repository.trials(study_id):
+        if is_judged_otherwise(row, yardstick):
+            changed.append(_judged(repository, row, yardstick, rows))
+            rows.append(changed[-1])
+        else:
+            rows.append(row)
+    for row in changed:
+        _store(repository, row)
+    return tuple(row.number for row in changed)
+
+
+def is_judged_otherwise(row: TrialRecord, yardstick: Yardstick) -> bool:
+    """Whether a row has a judgement, and not by this yardstick."""
+    return (
+        row.state in JUDGED_STATES
+        and row.outcome is not None
+        and row.outcome.judged_by != yardstick.text
+    )
+
+
+def _judged(
+    repository: Repository, row: TrialRecord, yardstick: Yardstick, earlier: Sequence[TrialRecord]
+) -> TrialRecord:
+    """Return the row as it would have been stored had the budget been this one."""
+    if row.state == "infeasible":
+        return replace(row, outcome=yardstick.infeasible(earlier))
+    arrays = request_arrays(repository.samples(row.study_id, row.number))
+    measurement = yardstick.measure(RequestSamples.from_arrays(arrays), earlier)
+    measured = replace(
+        row,
+        metrics=measurement.metrics,
+        intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
+    )
+    if row.state == "invalid":
+        return _counted_or_not(measured, measurement, yardstick, earlier)
+    return replace(measured, outcome=yardstick.measured(measurement, earlier))
+
+
+def _counted_or_not(
+    row: TrialRecord,
+    measurement: Measurement,
+    yardstick: Yardstick,
+    earlier: Sequence[TrialRecord],
+) -> TrialRecord:
+    if row.failure_class != LATE:
+        return replace(row, outcome=yardstick.uncounted())
+    late = yardstick.late(measurement, earlier)
+    if late is not None:
+        return replace(row, outcome=yardstick.uncounted(), failure_evidence=late.evidence)
+    return replace(
+        row,
+        state="complete",
+        outcome=yardstick.measured(measurement, earlier),
+        failure_class=None,
+        failure_evidence=None,
+    )
+
+
+def _store(repository: Repository, row: TrialRecord) -> None:
+    if row.state == "running" or row.outcome is None:
+        raise ValueError(f"trial {row.number} has no judgement to be stored")
+    failure = None
+    if row.failure_class is not None:
+        failure = TrialFailure(row.failure_class, row.failure_evidence or "")
+    repository.rejudge_trial(
+        row.study_id,
+        row.number,
+        state=row.state,
+        outcome=row.outcome,
+        metrics=row.metrics,
+        intervals=row.intervals,
+        failure=failure,
+    )
