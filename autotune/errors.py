@@ -7,7 +7,8 @@ AutotuneError                 exit 1
 ├── NothingFeasible           exit 3    finished, but nothing keeps the budget
 ├── EnvironmentFault          exit 4    GPU, disk, database or model
 │   └── HostLost                        the engine host went away or fell silent
-└── TooManyFailures           exit 5    failures of one class in a row
+├── TooManyFailures           exit 5    failures of one class in a row
+└── LeaseHeld                 exit 75   another controller has the study or the GPU
 
 A failed trial is no exception but a row: see ``autotune.engine.protocol.Failure``.
 """
@@ -63,6 +64,12 @@ class TooManyFailures(AutotuneError):
     """The same class of failure came too often in a row."""
 
     exit_code = 5
+
+
+class LeaseHeld(AutotuneError):
+    """Another process works on the same study, or with the same GPU."""
+
+    exit_code = 75
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,0 +1,67 @@
+"""Leases are given back by the kernel and name their owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import EnvironmentFault, LeaseHeld
+from autotune.lease import device_lock, lease
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from autotune.lease import lease
+with lease(Path(sys.argv[1]), "it"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_owner_is_told_who_the_first_is(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
+    with lease(path, "study 'a'"):
+        with pytest.raises(LeaseHeld) as raised, lease(path, "study 'a'"):
+            pass
+        assert f"study 'a' is in use by process {os.getpid()} on " in raised.value.message
+        assert raised.value.exit_code == 75
+    with lease(path, "study 'a'"):
+        pass
+
+
+def test_a_killed_owner_gives_it_back(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(LeaseHeld, match=str(holder.pid)), lease(path, "it"):
+            pass
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    with lease(path, "it"):
+        assert str(os.getpid()) in path.read_text()
+
+
+def test_an_owner_that_has_not_signed_yet_is_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with lease(path, "it"):
+        path.write_text("")
+        with pytest.raises(LeaseHeld, match="another process"), lease(path, "it"):
+            pass
+
+
+def test_a_place_where_no_lock_can_be_is_an_environment_fault(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(EnvironmentFault, match="cannot make the lock"), lease(file / "lock", "it"):
+        pass
+
+
+def test_the_lock_of_a_device_stays_in_its_folder() -> None:
+    assert device_lock("GPU-1/../2").name == "vllm-autotune-GPU-12.lock"
