@@ -282,6 +282,60 @@ class RepositoryContract:
         repository.mark_told(study.id, 0)
         assert [record.number for record in repository.untold(study.id)] == [1]
 
+    def test_judging_again_replaces_what_a_budget_decides(
+        self, repository: Repository, study: StudyRecord
+    ) -> None:
+        begin(repository, study.id)
+        late = TrialFailure("client_bound", "9 ms late")
+        finish(
+            repository,
+            study.id,
+            state="invalid",
+            outcome=Outcome("fail", judged_by="ttft_p95:20"),
+            metrics={"ttft_p95": 1.0},
+            intervals={"ttft_p95": [0.5, None]},
+            timings={"start_s": 3.0},
+            engine={"busy_s": 4.0},
+            diagnosis={"code": "balanced"},
+            failure=late,
+            samples={"a": np.arange(3)},
+        )
+        repository.mark_told(study.id, 0)
+        before = repository.trial(study.id, 0)
+        outcome = replace(DONE, judged_by="ttft_p95:800")
+        repository.rejudge_trial(
+            study.id,
+            0,
+            state="complete",
+            outcome=outcome,
+            metrics={"ttft_p95": 1.0, "itl_p99@short": 2.0},
+            intervals={"itl_p99@short": [1.0, None]},
+        )
+        assert repository.trial(study.id, 0) == replace(
+            before,
+            state="complete",
+            outcome=outcome,
+            metrics={"ttft_p95": 1.0, "itl_p99@short": 2.0},
+            intervals={"itl_p99@short": [1.0, None]},
+            failure_class=None,
+            failure_evidence=None,
+            told=False,
+        )
+        assert list(repository.samples(study.id, 0)) == ["a"]
+        event = repository.events(study.id)[-1]
+        assert event.kind == "rejudged"
+        assert event.detail == {"number": 0, "state": "complete", "judged_by": "ttft_p95:800"}
+
+    def test_only_finished_trials_are_judged_again(
+        self, repository: Repository, study: StudyRecord
+    ) -> None:
+        begin(repository, study.id)
+        with pytest.raises(StorageError, match="0 still runs"):
+            repository.rejudge_trial(study.id, 0, state="complete", outcome=DONE)
+        with pytest.raises(UnknownTrial):
+            repository.rejudge_trial(study.id, 1, state="complete", outcome=DONE)
+        assert repository.trial(study.id, 0).state == "running"
+
     def test_running_trials_become_interrupted_once(
         self, repository: Repository, study: StudyRecord
     ) -> None:

@@ -1,8 +1,8 @@
 """Runs controllers that kill themselves, and writers that race; started by the tests.
 
-``python crash_script.py kill FOLDER POINT...`` runs one controller a point, each on its own
-``FOLDER/POINT.db``. ``python crash_script.py race FOLDER WRITERS TRIALS`` lets several processes
-write to ``FOLDER/race.db``. Each is a fork, so that imports are paid for once.
+``python crash_script.py FOLDER WRITERS TRIALS POINT...`` runs one controller a point, each on its
+own ``FOLDER/POINT.db``, and lets so many processes write to ``FOLDER/race.db``. Each is a fork,
+so that imports are paid for once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,16 +101,13 @@ def forked(work: Callable[[], None]) -> int:
     os._exit(0)
 
 
-def main(mode: str, folder: Path, *words: str) -> None:
-    if mode == "kill":
-        pids = [forked(lambda p=p: controller(f"sqlite:///{folder / p}.db", p)) for p in words]  # type: ignore[misc]
-    else:
-        writers, trials = map(int, words)
-        url = f"sqlite:///{folder / 'race.db'}"
-        pids = [forked(lambda i=i: writer(url, i, trials)) for i in range(writers)]  # type: ignore[misc]
+def main(folder: Path, writers: int, trials: int, points: Sequence[str]) -> None:
+    url = f"sqlite:///{folder / 'race.db'}"
+    pids = [forked(lambda p=p: controller(f"sqlite:///{folder / p}.db", p)) for p in points]  # type: ignore[misc]
+    pids += [forked(lambda i=i: writer(url, i, trials)) for i in range(writers)]  # type: ignore[misc]
     sys.stdout.write(" ".join(str(os.waitpid(pid, 0)[1]) for pid in pids))
 
 
 if __name__ == "__main__":
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from tests.storage.crash_script import DONE, SAMPLES
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _SCRIPT: Final = [sys.executable, "-W", "error", "-m", "tests.storage.crash_script"]
+_WRITERS: Final = 2
+_TRIALS: Final = 50
 
 
 class Expected(NamedTuple):
@@ -46,17 +49,16 @@ _POINTS: Final = {
 }
 
 
-def _run(*words: str) -> list[int]:
+@pytest.fixture(scope="module")
+def crashed(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("crashed")
+    for point in _POINTS:
+        shutil.copy(template, folder / f"{point}.db")
+    words = [str(folder), str(_WRITERS), str(_TRIALS), *_POINTS]
     run = subprocess.run([*_SCRIPT, *words], check=True, capture_output=True, text=True, cwd=_ROOT)
     assert run.stderr == ""
-    return [int(word) for word in run.stdout.split()]
-
-
-@pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("crashed")
-    statuses = _run("kill", str(folder), *_POINTS)
-    assert statuses == [signal.SIGKILL] * len(_POINTS)
+    statuses = [int(word) for word in run.stdout.split()]
+    assert statuses == [signal.SIGKILL] * len(_POINTS) + [0] * _WRITERS
     return folder
 
 
@@ -87,9 +89,8 @@ def _expected_samples(trial: TrialRecord) -> set[str]:
     return set(SAMPLES) if trial.state == "complete" else set()
 
 
-def test_two_writers_lose_nothing(tmp_path: Path) -> None:
-    assert _run("race", str(tmp_path), "2", "50") == [0, 0]
-    with open_repository(f"sqlite:///{tmp_path / 'race.db'}", create=False) as repository:
+def test_two_writers_lose_nothing(crashed: Path) -> None:
+    with open_repository(f"sqlite:///{crashed / 'race.db'}", create=False) as repository:
         (summary,) = repository.studies()
         trials = repository.trials(summary.id)
         assert [trial.number for trial in trials] == list(range(100))

@@ -10,6 +10,8 @@ from storage.errors import StorageError, StorageUnavailable
 from storage.repository import Repository
 from tests.storage.contract import RepositoryContract
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
 
 class TestSqliteRepository(RepositoryContract):
     @pytest.fixture

@@ -26,6 +26,8 @@ from storage.study import (
 )
 from tests.storage.contract import CANDIDATE, DONE, ODD_NAMES, begin, finish
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
 
 def _open(url: str, name: str = "night", *, directions: int = 2) -> optuna.Study:
     return open_optuna_study(url, name, directions=directions, sampler=TPESampler(seed=1))
