@@ -22,6 +22,9 @@ _RUN_RULES: Sequence[_Rule] = (
     (re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory", re.I), "oom_run"),
 )
 _CAUSE = re.compile(r"^\S*(Error|Exception|Fault)\b.*:|\berror:", re.I)
+# What the other processes say when one of them has failed.
+_CONSEQUENCE = re.compile(r"root cause|EngineDeadError|died unexpectedly", re.I)
+_PYDANTIC_HEADING = re.compile(r"validation errors? for \w+", re.I)
 _EVIDENCE_CHARACTERS = 400
 _TAIL_BYTES = 256 * 1024
 
@@ -52,11 +55,25 @@ def _classify(
 ) -> Failure:
     lines = [*log_text.splitlines(), *message.splitlines()]
     for pattern, failure_class in rules:
-        for line in lines:
+        for number, line in enumerate(lines):
             if pattern.search(line):
-                return Failure(failure_class, _shorten(line))
+                return Failure(failure_class, _shorten(_telling_line(lines[number : number + 3])))
     causes = [line for line in lines if _CAUSE.search(_without_prefix(line))]
-    return Failure(otherwise, _shorten(causes[-1] if causes else message))
+    roots = [line for line in causes if not _CONSEQUENCE.search(line)]
+    return Failure(otherwise, _shorten([message, *causes[-1:], *roots[-1:]][-1]))
+
+
+def _telling_line(lines: Sequence[str]) -> str:
+    """Return the first line, or of pydantic's report, whose first line says nothing, the reason.
+
+    The report is a heading, then for each error its field, unless the whole object is meant, and
+    the indented reason with a note of type and input in brackets.
+    """
+    if len(lines) < 2 or not _PYDANTIC_HEADING.search(lines[0]):
+        return lines[0]
+    field, *reasons = (_without_prefix(line.strip()) for line in lines[1:])
+    text = field if " " in field or not reasons else f"{field}: {reasons[0]}"
+    return text.partition(" [type=")[0].removeprefix("Value error, ")
 
 
 def _without_prefix(line: str) -> str:
@@ -66,4 +83,5 @@ def _without_prefix(line: str) -> str:
 
 
 def _shorten(line: str) -> str:
-    return _without_prefix(line.strip())[:_EVIDENCE_CHARACTERS]
+    first = line.strip().partition("\n")[0]
+    return _without_prefix(first)[:_EVIDENCE_CHARACTERS]

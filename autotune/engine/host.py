@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.failures import classify_run, classify_start, read_tail
-from autotune.engine.parent_death import HOST_VARIABLE, die_with_parent
+from autotune.engine.parent_death import become_host, die_with_parent
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.traffic.prompts import prompt_token_ids
 from autotune.traffic.replay import PreparedRequest, Replay
@@ -35,6 +35,14 @@ from objectives.latency import RequestSamples
 
 _PROGRESS_EVERY_S = 1.0
 _ERRORS_KEPT = 5
+
+ENVIRONMENT: Mapping[str, str] = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # As ``vllm serve`` sets it; the library's own default is to fork.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
+"""Set for the engines unless the user has set it."""
 
 
 class EngineHost:
@@ -242,9 +250,9 @@ def main() -> None:
     die_with_parent(signal.SIGKILL, parent_pid=parent_pid)
     # The controller alone decides what a Ctrl-C means; it reaches the whole terminal group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ[HOST_VARIABLE] = str(os.getpid())
-    for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"):
-        os.environ.setdefault(name, "1")
+    become_host()
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     asyncio.run(EngineHost(Channel(socket.socket(fileno=fd))).serve())
 
 

@@ -10,11 +10,28 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
+import time
+from pathlib import Path
 
 HOST_VARIABLE = "AUTOTUNE_ENGINE_HOST"
 """Set by the engine host for its children: the pid of the host."""
 
+GRACE_S = 10.0
+"""Twice what a clean stop takes: an engine that was asked to end and did not is killed then."""
+
 _PR_SET_PDEATHSIG = 1
+_POLL_S = 1.0
+
+
+def become_host() -> None:
+    """Mark this process as the engine host, so that the engines it starts end with it.
+
+    A process that is started anew arms itself as it loads vLLM's plug-ins. A forked one inherits
+    vLLM's note that they are loaded, hence the hook.
+    """
+    os.environ[HOST_VARIABLE] = str(os.getpid())
+    os.register_at_fork(after_in_child=arm_in_engine)
 
 
 def die_with_parent(signum: int, *, parent_pid: int) -> None:
@@ -36,9 +53,33 @@ def arm_in_engine() -> None:
     """vLLM plug-in entry point: tie an engine process to its parent, in our engines only.
 
     vLLM calls it in each of its processes before a model is loaded. SIGTERM lets EngineCore and
-    its workers unlink their shared memory.
+    its workers unlink their shared memory. EngineCore only takes a note of it while it loads a
+    model, and cannot see it inside a stuck kernel, so SIGKILL follows after ``GRACE_S``.
     """
     host_pid = os.environ.get(HOST_VARIABLE)
     if host_pid is None or host_pid == str(os.getpid()):
         return
-    die_with_parent(signal.SIGTERM, parent_pid=os.getppid())
+    parent_pid = os.getppid()
+    die_with_parent(signal.SIGTERM, parent_pid=parent_pid)
+    # The host may have ended while we were starting, and then our parent is already another.
+    if not _is_running(int(host_pid)):
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Thread(
+        target=_kill_after_parent, args=(parent_pid,), name="parent-death", daemon=True
+    ).start()
+
+
+def _kill_after_parent(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(_POLL_S)
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    state = stat.rpartition(")")[2].split()[0]
+    return state not in {"Z", "X"}

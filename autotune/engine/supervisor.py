@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,12 @@ _POLL_S = 0.5
 _CONFIG_TIMEOUT_S = 300.0
 _QUIT_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 90.0
+_EXIT_TIMEOUT_S = 5.0
+_TERM_GRACE_S = 5.0
+_TERM_POLL_S = 0.05
+
+HOST_COMMAND = (sys.executable, "-P", "-m", "autotune.engine.host")
+"""Starts a host; the number of its socket and our pid are added."""
 
 ProgressCallback = Callable[[Mapping[str, Any]], None]
 
@@ -61,7 +67,14 @@ class Supervisor:
     Use it as a context manager: on leaving, host and engine are gone.
     """
 
-    def __init__(self, *, log_folder: Path, watchdogs: Watchdogs | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        log_folder: Path,
+        watchdogs: Watchdogs | None = None,
+        command: Sequence[str] = HOST_COMMAND,
+    ) -> None:
+        self._command = command
         self._log_folder = log_folder
         self._watchdogs = watchdogs or Watchdogs()
         self._process: subprocess.Popen[bytes] | None = None
@@ -153,16 +166,14 @@ class Supervisor:
         self.kill()
 
     def kill(self) -> None:
-        """End the host and everything in its process group at once. Safe to repeat."""
+        """End the host and everything in its process group. Safe to repeat."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         if self._process is not None:
-            # The group outlives its leader, so the engine's processes are reached in any case.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            _end_group(self._process)
             self._process = None
+            self._log_path = None
 
     def _connected(self) -> Channel:
         """Return the channel to a living host, started now if there is none."""
@@ -170,10 +181,9 @@ class Supervisor:
             return self._channel
         self._log_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "autotune.engine.host"]
         with self.host_log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(os.getpid())],
+                [*self._command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -201,7 +211,8 @@ class Supervisor:
             failure = self._post_mortem(kind)
             self.kill()
             raise TrialFailed(failure) from error
-        except TrialFailed:
+        except BaseException:
+            # After a conversation cut short the next answer would be the one to this command.
             self.kill()
             raise
         if answer.kind == "failed":
@@ -226,17 +237,47 @@ class Supervisor:
                     alive_at = time.monotonic()
                 if on_progress is not None:
                     on_progress(body)
+            elif self._ended() and not channel.wait(0):
+                # A process that the host forked may still hold its end of the channel.
+                raise ChannelClosed("the engine host has ended")
             if time.monotonic() - alive_at > silence_s:
                 raise TrialFailed(_silence(kind, silence_s))
+
+    def _ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
 
     def _post_mortem(self, kind: str) -> Failure:
         if self._process is None:
             raise HostLost("the engine host could not be started")
-        code = self._process.poll()
-        message = f"the engine host ended with status {code} during {kind}"
+        try:
+            code = self._process.wait(_EXIT_TIMEOUT_S)
+            message = f"the engine host ended with status {code} during {kind}"
+        except subprocess.TimeoutExpired:
+            message = f"the engine host closed its channel during {kind}"
         log = read_tail(self._log_path or self.host_log)
         classify = classify_run if kind == "replay" else classify_start
         return classify(log, message)
+
+
+def _end_group(leader: subprocess.Popen[bytes]) -> None:
+    """End a process group, which may outlive its leader, and reap the leader.
+
+    It is asked first: multiprocessing's resource tracker ignores SIGTERM, unlinks the shared
+    memory of the dead and ends by itself, but killed with them it would leave that behind.
+    """
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGTERM)
+            deadline_s = time.monotonic() + _TERM_GRACE_S
+            while time.monotonic() < deadline_s:
+                # As long as the leader is not reaped, the group exists.
+                leader.poll()
+                os.killpg(leader.pid, 0)
+                time.sleep(_TERM_POLL_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait()
 
 
 def _silence(kind: str, silence_s: float) -> Failure:
