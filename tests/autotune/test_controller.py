@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -39,7 +39,7 @@ def measured(rows: Sequence[TrialRecord]) -> list[tuple[str, str]]:
     return [(row.phase, cell_key(row.candidate)) for row in rows if row.state in FINISHED]
 
 
-def run(folder: Path, engines: ScriptedEngines, **changes: object) -> tuple[TrialRecord, ...]:
+def run(folder: Path, engines: ScriptedEngines, **changes: Any) -> tuple[TrialRecord, ...]:
     with opened(folder, job_of(**changes), engines) as running:
         running.controller.run()
         return running.rows()
@@ -75,6 +75,9 @@ def test_each_engine_gets_exactly_the_exported_arguments(tmp_path: Path) -> None
         rows = running.rows()
     expected = [{"enforce_eager": True, "model": "tiny", **row.candidate} for row in rows]
     assert engines.started == expected
+    assert [str(log) for log in engines.logs] == [row.log_path for row in rows]
+    assert [plan.salt for plan in engines.plans] == ["trial-0", "trial-1", "trial-2"]
+    assert {plan.warmup_requests for plan in engines.plans} == {20}
     assert not engines.alive
 
 
@@ -85,7 +88,7 @@ def test_what_a_trial_stores(tmp_path: Path) -> None:
         samples = running.repository.samples(running.study_id, 0)
         assert running.watcher.begun_trials == [(0, "baseline", 1, 1)]
         assert running.watcher.finished_trials == [(0, "complete")]
-        assert running.watcher.reports == 1
+        assert [body["stage"] for body in running.watcher.reports] == ["replay"]
     assert row.fidelity == "restart"
     assert row.timings == {"start_s": 1.0, "warmup_s": 0.5, "replay_s": 4.0, "stop_s": 0.1}
     assert row.engine is not None
@@ -175,8 +178,7 @@ def test_too_many_failures_of_one_class_in_a_row(tmp_path: Path) -> None:
 
 
 def test_failures_that_alternate_do_not_end_the_study(tmp_path: Path) -> None:
-    kinds = itertools.cycle(("hang", "engine_dead"))
-    faults = {("start", n): failed(next(kinds)) for n in range(1, 5)}
+    faults = {("start", n): failed("hang" if n % 2 else "engine_dead") for n in range(1, 5)}
     rows = run(tmp_path, ScriptedEngines(faults=faults), trials=3, max_failures_in_a_row=2)
     assert sum(row.state == "complete" for row in rows) == 3
 

@@ -133,7 +133,7 @@ class ScriptedEngines:
     Attributes:
         faults: what is raised, by stage (start, replay or stop) and count of earlier starts.
         refused: a failure for each candidate that cannot start.
-        started: the arguments of each start.
+        started: the arguments of each start; ``logs`` and ``plans`` likewise.
         alive: whether an engine runs now.
     """
 
@@ -142,6 +142,8 @@ class ScriptedEngines:
     refused: Callable[[Candidate], Failure | None] = lambda _: None
     on_replay: Callable[[int], None] = lambda _: None
     started: list[Mapping[str, Any]] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
+    plans: list[ReplayPlan] = field(default_factory=list)
     alive: bool = False
     kills: int = 0
     _replays: Counter[str] = field(default_factory=Counter)
@@ -161,6 +163,7 @@ class ScriptedEngines:
     def start(self, engine_args: Mapping[str, Any], log_path: Path) -> tuple[EngineInfo, float]:
         assert not self.alive, "one engine at a time"
         self.started.append(engine_args)
+        self.logs.append(log_path)
         self._fail_at("start")
         failure = self.refused(engine_args)
         if failure is not None:
@@ -171,6 +174,7 @@ class ScriptedEngines:
     def replay(
         self, trace: Trace, plan: ReplayPlan, on_progress: Callable[[Mapping[str, Any]], None]
     ) -> ReplayResult:
+        self.plans.append(plan)
         on_progress({"stage": "replay", "done": 1, "total": len(trace.requests)})
         self._fail_at("replay")
         self.on_replay(len(self.started) - 1)
@@ -202,13 +206,13 @@ class Notes:
 
     begun_trials: list[tuple[int, str, int, int]] = field(default_factory=list)
     finished_trials: list[tuple[int, str]] = field(default_factory=list)
-    reports: int = 0
+    reports: list[Mapping[str, Any]] = field(default_factory=list)
 
     def begun(self, row: TrialRecord, position: int, total: int) -> None:
         self.begun_trials.append((row.number, row.phase, position, total))
 
     def progress(self, body: Mapping[str, Any]) -> None:
-        self.reports += 1
+        self.reports.append(body)
 
     def finished(self, row: TrialRecord) -> None:
         self.finished_trials.append((row.number, row.state))
