@@ -10,13 +10,7 @@ import typer
 from autotune.cli.options import Format, OutputFormat, Storage
 
 if TYPE_CHECKING:
-    import optuna
-
-    from autotune.cli.watch import ScreenWatcher
     from autotune.settings import TuneSettings
-    from autotune.study.job import Job
-    from autotune.study.judgement import Judgement
-    from storage.repository import Repository
 
 
 def tune(
@@ -116,12 +110,15 @@ def tune(
 
 def _run(settings: TuneSettings, output_format: OutputFormat) -> None:
     """Run the study under signal handling, then print what it found."""
+    import os
+
     from autotune.cli.signals import Interrupted, raised_signals
     from autotune.cli.watch import ScreenWatcher
+    from autotune.tuning import run_study
 
     try:
         with raised_signals(), ScreenWatcher() as watcher:
-            judgement = _study(settings, watcher)
+            judgement = run_study(settings, watcher, environ=os.environ)
     except Interrupted as interruption:
         typer.echo(f"{interruption}: stopped; the same command goes on from here.", err=True)
         raise typer.Exit(interruption.exit_code) from interruption
@@ -130,98 +127,13 @@ def _run(settings: TuneSettings, output_format: OutputFormat) -> None:
         raise typer.Exit(3)
 
 
-def _study(settings: TuneSettings, watcher: ScreenWatcher) -> Judgement | None:
-    import os
-
-    import optuna
-
-    from autotune.controller import Controller
-    from autotune.study.job import make_job
-    from autotune.study.rejudge import frozen_peak
-    from autotune.study.session import (
-        describe_engine,
-        log_folder,
-        open_supervisor,
-        read_traffic,
-        study_name,
-    )
-    from storage.database import resolve_url
-    from storage.repository import open_repository
-    from storage.study import close_optuna_study, open_optuna_study
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    name = study_name(settings)
-    url = resolve_url(settings.storage, os.environ)
-    traffic = read_traffic(settings)
-    for sentence in traffic.trace.notes.sentences():
-        watcher.say(sentence)
-    with open_supervisor(settings, name) as supervisor:
-        watcher.say("asking vLLM for its defaults")
-        described = describe_engine(settings, supervisor)
-        with open_repository(url) as repository:
-            job = make_job(
-                settings,
-                traffic.trace,
-                traffic.budget,
-                traffic.classes,
-                described,
-                peak=frozen_peak(repository, name),
-            )
-            record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
-            study = open_optuna_study(
-                url, name, directions=3, sampler=optuna.samplers.RandomSampler()
-            )
-            try:
-                study = _caught_up(study, job, repository, record.id, watcher)
-                controller = Controller(
-                    job=job,
-                    study_id=record.id,
-                    repository=repository,
-                    optuna_study=study,
-                    engines=supervisor,
-                    watcher=watcher,
-                    log_folder=log_folder(settings, name),
-                )
-                return controller.run()
-            except BaseException:
-                # Whatever ends us early, no row may claim to be running still.
-                supervisor.kill()
-                repository.interrupt_running(record.id)
-                repository.set_state(record.id, "interrupted")
-                raise
-            finally:
-                close_optuna_study(study)
-
-
-def _caught_up(
-    study: optuna.Study, job: Job, repository: Repository, study_id: int, watcher: ScreenWatcher
-) -> optuna.Study:
-    """Bring what an earlier run stored to the budget of this one, and Optuna to what is stored."""
-    from autotune.study.outcomes import Yardstick
-    from autotune.study.rejudge import rejudge
-    from autotune.study.sampler import distributions
-    from storage.study import rebuild_if_stale
-
-    yardstick = Yardstick(job.budget, job.classes, job.baseline)
-    if rejudged := rejudge(repository, study_id, yardstick):
-        budget = job.budget.text or "no budget"
-        watcher.say(f"judged {len(rejudged)} earlier trials again, by {budget}")
-    return rebuild_if_stale(
-        study,
-        repository,
-        study_id,
-        distributions=distributions(job.lattice),
-        indices_of=job.lattice.indices,
-    )
-
-
 def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
     """Print table, verdict and exported configuration of the study."""
     import json
     import os
 
     from autotune.cli.tables import console, trial_table
-    from autotune.cli.words import verdict_lines
+    from autotune.cli.words import time_line, verdict_lines
     from autotune.export.render import render
     from autotune.study.judgement import verdict_json
     from autotune.study.session import study_name
@@ -246,7 +158,7 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
     if judgement is None:
         typer.echo("No trial has a result.")
         return
-    typer.echo("\n".join(verdict_lines(judgement)))
+    typer.echo("\n".join([*verdict_lines(judgement), time_line(view.trials)]))
     if judgement.chosen is not None:
         typer.echo("")
         export = make_export(view, judgement.chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.tables import figure, limits
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
     from objectives.knee import TradeOff
+    from storage.records import TrialRecord
 
 _UNITS = {"busy_s_per_1k_tokens": "s busy per 1,000 tokens"}
 _HAZY_LOW, _HAZY_HIGH = 0.995, 1.005
@@ -20,6 +21,22 @@ _HAZY_LOW, _HAZY_HIGH = 0.995, 1.005
 def verdict_lines(judgement: Judgement) -> list[str]:
     """Return the verdict, its reasons and its limits, one sentence a line."""
     return list(_lines(judgement))
+
+
+def time_line(trials: Sequence[TrialRecord]) -> str:
+    """Return where the time of a study went."""
+    names = {
+        "start_s": "engine starts",
+        "warmup_s": "warm-up",
+        "replay_s": "replays",
+        "stop_s": "stops",
+    }
+    totals = {
+        label: sum((trial.timings or {}).get(name) or 0.0 for trial in trials)
+        for name, label in names.items()
+    }
+    parts = ", ".join(f"{label} {seconds:.0f} s" for label, seconds in totals.items())
+    return f"{len(trials)} trials took {sum(totals.values()):.0f} s: {parts}."
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:

@@ -12,7 +12,8 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
+
+from autotune.engine.processes import is_running
 
 HOST_VARIABLE = "AUTOTUNE_ENGINE_HOST"
 """Set by the engine host for its children: the pid of the host."""
@@ -62,7 +63,7 @@ def arm_in_engine() -> None:
     parent_pid = os.getppid()
     die_with_parent(signal.SIGTERM, parent_pid=parent_pid)
     # The host may have ended while we were starting, and then our parent is already another.
-    if not _is_running(int(host_pid)):
+    if not is_running(int(host_pid)):
         os.kill(os.getpid(), signal.SIGKILL)
     threading.Thread(
         target=_kill_after_parent, args=(parent_pid,), name="parent-death", daemon=True
@@ -74,12 +75,3 @@ def _kill_after_parent(parent_pid: int) -> None:
         time.sleep(_POLL_S)
     time.sleep(GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    state = stat.rpartition(")")[2].split()[0]
-    return state not in {"Z", "X"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +17,7 @@ import numpy as np
 
 from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.failures import classify_run, classify_start, read_tail
+from autotune.engine.processes import end_group
 from autotune.engine.protocol import (
     EngineInfo,
     Failure,
@@ -36,8 +35,6 @@ _CONFIG_TIMEOUT_S = 300.0
 _QUIT_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 90.0
 _EXIT_TIMEOUT_S = 5.0
-_TERM_GRACE_S = 5.0
-_TERM_POLL_S = 0.05
 
 HOST_COMMAND = (sys.executable, "-P", "-m", "autotune.engine.host")
 """Starts a host; the number of its socket and our pid are added."""
@@ -171,7 +168,7 @@ class Supervisor:
             self._channel.close()
             self._channel = None
         if self._process is not None:
-            _end_group(self._process)
+            end_group(self._process)
             self._process = None
             self._log_path = None
 
@@ -257,27 +254,6 @@ class Supervisor:
         log = read_tail(self._log_path or self.host_log)
         classify = classify_run if kind == "replay" else classify_start
         return classify(log, message)
-
-
-def _end_group(leader: subprocess.Popen[bytes]) -> None:
-    """End a process group, which may outlive its leader, and reap the leader.
-
-    It is asked first: multiprocessing's resource tracker ignores SIGTERM, unlinks the shared
-    memory of the dead and ends by itself, but killed with them it would leave that behind.
-    """
-    try:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader.pid, signal.SIGTERM)
-            deadline_s = time.monotonic() + _TERM_GRACE_S
-            while time.monotonic() < deadline_s:
-                # As long as the leader is not reaped, the group exists.
-                leader.poll()
-                os.killpg(leader.pid, 0)
-                time.sleep(_TERM_POLL_S)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader.pid, signal.SIGKILL)
-        leader.wait()
 
 
 def _silence(kind: str, silence_s: float) -> Failure:

@@ -33,6 +33,9 @@ from storage.records import TrialRecord
 F8 = NDArray[np.float64]
 
 WORK_COST = "busy_s_per_1k_tokens"
+OBJECTIVES = 3
+"""How many costs a trial has."""
+
 RESAMPLES = 300
 
 LoadSamples = Callable[[int], Mapping[str, NDArray[Any]]]

@@ -1,0 +1,131 @@
+"""A tuning job from settings to verdict: opens everything in order, and closes it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+import optuna
+
+from autotune.controller import Controller, Watcher
+from autotune.engine.supervisor import Supervisor
+from autotune.lease import device_lock, lease, study_lock
+from autotune.settings import TuneSettings
+from autotune.study.costs import OBJECTIVES
+from autotune.study.job import Job, make_job
+from autotune.study.judgement import Judgement
+from autotune.study.outcomes import Yardstick
+from autotune.study.rejudge import frozen_peak, rejudge
+from autotune.study.sampler import distributions
+from autotune.study.session import (
+    describe_engine,
+    log_folder,
+    open_supervisor,
+    read_traffic,
+    study_name,
+)
+from storage.database import resolve_url
+from storage.records import StudyRecord
+from storage.repository import Repository, open_repository
+from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stale
+
+
+class TalkingWatcher(Watcher, Protocol):
+    """A watcher that is also told in words what happens between trials."""
+
+    def say(self, text: str) -> None: ...
+
+
+def run_study(
+    settings: TuneSettings, watcher: TalkingWatcher, *, environ: Mapping[str, str]
+) -> Judgement | None:
+    """Run or resume the study that the settings describe.
+
+    Returns:
+        The judgement, None if no trial has a result.
+
+    Raises:
+        AutotuneError, ObjectiveError, StorageError: with a message and a hint.
+    """
+    name = study_name(settings)
+    url = resolve_url(settings.storage, environ)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    traffic = read_traffic(settings)
+    for sentence in traffic.trace.notes.sentences():
+        watcher.say(sentence)
+    with ExitStack() as stack:
+        stack.enter_context(lease(study_lock(log_folder(settings, name)), f"study {name!r}"))
+        supervisor = stack.enter_context(open_supervisor(settings, name))
+        watcher.say("asking vLLM for its defaults")
+        described = describe_engine(settings, supervisor)
+        if described.info.device_uuid is not None:
+            gpu = device_lock(described.info.device_uuid)
+            stack.enter_context(lease(gpu, described.info.device))
+        repository = stack.enter_context(open_repository(url))
+        job = make_job(
+            settings,
+            traffic.trace,
+            traffic.budget,
+            traffic.classes,
+            described,
+            peak=frozen_peak(repository, name),
+        )
+        record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
+        with (
+            _marked_when_cut_short(repository, record.id, supervisor),
+            _optuna_study(url, job, repository, record, watcher) as optuna_study,
+        ):
+            controller = Controller(
+                job=job,
+                study_id=record.id,
+                repository=repository,
+                optuna_study=optuna_study,
+                engines=supervisor,
+                watcher=watcher,
+                log_folder=log_folder(settings, name),
+            )
+            return controller.run()
+
+
+@contextmanager
+def _marked_when_cut_short(
+    repository: Repository, study_id: int, supervisor: Supervisor
+) -> Iterator[None]:
+    """Whatever ends us early, no engine may run on, and no row may claim that it does."""
+    try:
+        yield
+    except BaseException:
+        supervisor.kill()
+        repository.interrupt_running(study_id)
+        repository.set_state(study_id, "interrupted")
+        raise
+
+
+@contextmanager
+def _optuna_study(
+    url: str,
+    job: Job,
+    repository: Repository,
+    record: StudyRecord,
+    watcher: TalkingWatcher,
+) -> Iterator[optuna.Study]:
+    """Open Optuna's index of the study, brought to this budget and to what is stored."""
+    yardstick = Yardstick(job.budget, job.classes, job.baseline)
+    if rejudged := rejudge(repository, record.id, yardstick):
+        budget = job.budget.text or "no budget"
+        watcher.say(f"judged {len(rejudged)} earlier trials again, by {budget}")
+    # The controller brings its own sampler.
+    sampler = optuna.samplers.RandomSampler()
+    study = open_optuna_study(url, record.name, directions=OBJECTIVES, sampler=sampler)
+    try:
+        study = rebuild_if_stale(
+            study,
+            repository,
+            record.id,
+            distributions=distributions(job.lattice),
+            indices_of=job.lattice.indices,
+        )
+        yield study
+    finally:
+        close_optuna_study(study)
