@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.options import Format, OutputFormat
+
 if TYPE_CHECKING:
     from autotune.traffic.scenarios import Scenario
     from autotune.traffic.trace import Trace
     from objectives.latency import LengthClass
 
 app = typer.Typer(name="trace", help="Import, inspect, cut and make traces.", no_args_is_help=True)
-
-
-class OutputFormat(StrEnum):
-    """How a result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class ScenarioName(StrEnum):
@@ -69,9 +64,7 @@ def inspect(
             show_default="one cut, if lengths form two groups",
         ),
     ] = None,
-    output_format: Annotated[
-        OutputFormat, typer.Option("--format", help="How to print it.")
-    ] = OutputFormat.TABLE,
+    output_format: Format = OutputFormat.TABLE,
 ) -> None:
     """Show what a trace says about the limits: rates, lengths, classes, prefixes."""
     import json
