@@ -1,0 +1,411 @@
+"""The pages under docs/ name everything that the code defines, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from typer.main import get_command
+
+import autotune.errors
+from autotune import __version__
+from autotune.candidates import diagnosis, starts
+from autotune.cli import signals
+from autotune.cli.main import app
+from autotune.cli.options import OutputFormat
+from autotune.demo import resolve_trace
+from autotune.engine.protocol import DETERMINISTIC_FAILURES, FailureClass
+from autotune.export import Format
+from autotune.settings import TuneSettings, parse_engine_args, parse_knobs
+from autotune.study import costs, judgement, plan, replays, sampler
+from autotune.traffic.formats import FORMATS
+from autotune.traffic.scenarios import SCENARIOS
+from autotune.traffic.trace import TraceMeta, TraceRequest, load_trace, parse_window
+from objectives.budget import METRICS, Budget, parse_budget
+from objectives.classes import parse_classes
+from objectives.measurement import measure
+from objectives.statistics import AGGREGATES, requests_needed
+from storage import records, schema
+from tests.objectives.builders import random_samples
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md")])
+COMMAND: Any = get_command(app)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FORBIDDEN = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "lorem")
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def text_of(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def commands(command: Any = COMMAND, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield every command with its words, groups before their members."""
+    yield " ".join(words), command
+    for name, member in getattr(command, "commands", {}).items():
+        yield from commands(member, (*words, name))
+
+
+def options_of(command: Any) -> set[str]:
+    return {name for each in command.params for name in each.opts if name.startswith("--")}
+
+
+def missing(page: str, names: Sequence[str]) -> list[str]:
+    """Return the names that the page does not have as code."""
+    text = text_of(page)
+    return [name for name in names if f"`{name}`" not in text]
+
+
+def fences(page: Path, language: str) -> list[str]:
+    return [body for kind, body in FENCE.findall(page.read_text("utf-8")) if kind == language]
+
+
+def numbers(text: str) -> set[float]:
+    return {float(found) for found in re.findall(r"\d+(?:\.\d+)?", text)}
+
+
+# Commands and options
+
+
+def test_every_command_and_option_is_described_and_has_help() -> None:
+    sections = dict(
+        re.findall(r"^## `autotune ?(.*?)`\n(.*?)(?=^## |\Z)", text_of("cli.md"), re.M | re.S)
+    )
+    for name, command in commands():
+        assert command.help, name
+        assert all(each.help for each in command.params if not each.name.endswith("_completion"))
+        shown = {each for each in options_of(command) if not each.endswith("-completion")}
+        assert [option for option in shown if f"`{option}`" not in sections[name]] == []
+
+
+def test_the_tables_of_options_are_fresh() -> None:
+    script = ROOT / "scripts" / "make_cli_reference"
+    done = subprocess.run([sys.executable, script, "--check"], check=False, timeout=60)
+    assert done.returncode == 0, "run scripts/make_cli_reference"
+
+
+def command_lines(page: Path) -> list[list[str]]:
+    """Return the words after ``autotune`` of every such command in the page's sh blocks."""
+    found = []
+    for block in fences(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if "autotune" not in words:
+                continue
+            words = words[words.index("autotune") + 1 :]
+            ends = [words.index(end) for end in (">", "|", "&&", ";;") if end in words]
+            found.append(words[: min(ends, default=len(words))])
+    return found
+
+
+LINES = [
+    pytest.param(words, id=f"{page.name}: {' '.join(words)[:60]}")
+    for page in PAGES
+    for words in command_lines(page)
+]
+
+
+@pytest.mark.parametrize("words", LINES)
+def test_command_lines_parse(words: list[str]) -> None:
+    command, rest = COMMAND, list(words)
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest.pop(0)]
+    assert command is not COMMAND or rest[:1] == ["--version"]
+    if command is COMMAND:
+        return
+    given = command.make_context("autotune", rest).params
+    parse_budget(given.get("budget") or "")
+    parse_classes(given.get("classes") or "")
+    parse_engine_args(given.get("engine_arg") or ())
+    parse_knobs(given.get("knob") or ())
+    window = given.get("window") or given.get("spec")
+    if window is not None:
+        parse_window(window)
+
+
+def test_there_are_command_lines_of_every_command() -> None:
+    shown = " / ".join(" ".join(each.values[0]) for each in LINES)  # type: ignore[arg-type]
+    assert [
+        name for name, each in commands() if not hasattr(each, "commands") and name not in shown
+    ] == []
+
+
+@each_page
+def test_commands_in_running_text_exist(page: Path) -> None:
+    known = {name: options_of(command) | {"--help"} for name, command in commands()}
+    for code in re.findall(r"`autotune ([^`]+)`", FENCE.sub("", page.read_text("utf-8"))):
+        words = code.split()
+        name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
+        if words[0].startswith("--"):
+            name = ""
+        elif words[0].isupper():
+            continue
+        assert name in known, code
+        used = [word.partition("=")[0] for word in words if word.startswith("--")]
+        assert [option for option in used if option not in known[name] | known[""]] == [], code
+
+
+# Settings and environment
+
+
+def test_every_setting_stands_with_its_default_in_configuration() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text_of("configuration.md"), re.MULTILINE))
+    for name, field in TuneSettings.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if field.is_required():
+            assert rows[name] == "required"
+        elif default not in (None, "", {}):
+            assert rows[name] == f"`{default}`", name
+        else:
+            assert rows[name], name
+
+
+def test_the_example_settings_are_valid() -> None:
+    (example,) = fences(DOCS / "configuration.md", "yaml")
+    settings = TuneSettings(**yaml.safe_load(example))
+    assert parse_budget(settings.budget).limits
+    assert parse_classes(settings.classes or "")
+
+
+def environment_names() -> set[str]:
+    """Return the upper-case strings of all modules that look at the environment."""
+    found = set()
+    for package in ("autotune", "storage", "objectives"):
+        for path in (ROOT / package).rglob("*.py"):
+            source = path.read_text(encoding="utf-8")
+            if "environ" in source:
+                found |= {
+                    node.value
+                    for node in ast.walk(ast.parse(source))
+                    if isinstance(node, ast.Constant)
+                    and isinstance(node.value, str)
+                    and re.fullmatch(r"[A-Z]+_[A-Z_]+|COLUMNS", node.value)
+                }
+    return found
+
+
+def test_every_environment_variable_stands_in_configuration() -> None:
+    names = environment_names()
+    assert {"AUTOTUNE_STORAGE", "AUTOTUNE_ENGINE_HOST"} <= names
+    assert missing("configuration.md", sorted({*names, "NO_COLOR"})) == []
+
+
+# Words of the domain
+
+
+def phases() -> set[str]:
+    """Return the phases that the plan of a study makes steps of."""
+    tree = ast.parse(Path(plan.__file__).read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    return {
+        str(call.args[0].value)
+        for call in calls
+        if isinstance(call.func, ast.Name)
+        and call.func.id == "Step"
+        and isinstance(call.args[0], ast.Constant)
+    }
+
+
+def literals(alias: Any) -> list[str]:
+    """Return the strings of a Literal, or of a union of such."""
+    parts = get_args(alias)
+    return [word for part in parts for word in (literals(part) if get_args(part) else [part])]
+
+
+def verdict_keys() -> list[str]:
+    tree = ast.parse(Path(judgement.__file__).read_text(encoding="utf-8"))
+    (function,) = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "verdict_json"
+    ]
+    returned = function.body[-1]
+    assert isinstance(returned, ast.Return)
+    assert isinstance(returned.value, ast.Dict)
+    return [str(key.value) for key in returned.value.keys if isinstance(key, ast.Constant)]
+
+
+def exit_codes() -> set[int]:
+    errors = [each for each in vars(autotune.errors).values() if isinstance(each, type)]
+    of_errors = {
+        each.exit_code for each in errors if issubclass(each, autotune.errors.AutotuneError)
+    }
+    return {0, 1, *of_errors, *(128 + signum for signum in signals._SIGNALS)}
+
+
+def rates() -> list[str]:
+    """Return the names of a measurement's values that are no latencies."""
+    measured = measure(random_samples(20), classes=(), budget=Budget())
+    return [name for name in measured.metrics if name.partition("_")[0] not in METRICS]
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("metrics.md", [*METRICS, *AGGREGATES, *rates(), costs.WORK_COST, "utilization"]),
+        ("budget.md", [*METRICS, *AGGREGATES]),
+        ("trials.md", literals(records.TrialState)),
+        ("trials.md", literals(records.StudyState)),
+        ("trials.md", sorted(phases())),
+        ("trials.md", list(get_args(FailureClass))),
+        ("diagnosis.md", list(get_args(diagnosis.Code))),
+        ("diagnosis.md", [field.name for field in fields(diagnosis.Load)]),
+        ("verdict.md", [*get_args(judgement.Code), *verdict_keys()]),
+        ("export.md", list(get_args(Format))),
+        ("cli.md", [each.value for each in OutputFormat]),
+        ("traces.md", [*FORMATS, *SCENARIOS, *(each.name for each in fields(TraceMeta))]),
+        (
+            "traces.md",
+            [each.name.removesuffix("_ms") for each in fields(TraceRequest)],
+        ),
+        ("storage.md", [*schema.metadata.tables, schema.VERSION_TABLE]),
+    ],
+)
+def test_every_name_stands_on_its_page(page: str, names: list[str]) -> None:
+    assert names
+    assert missing(page, names) == []
+
+
+def test_phases_are_read_from_the_plan() -> None:
+    assert {"baseline", "starts", "search", "confirm"} <= phases()
+
+
+def test_every_exit_code_has_a_row_and_no_other_has() -> None:
+    rows = re.findall(r"^\| (\d+) \|", text_of("exit-codes.md"), re.MULTILINE)
+    assert {int(row) for row in rows} == exit_codes()
+
+
+def test_verdicts_stand_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [code for code in get_args(judgement.Code) if f"| `{code}` |" not in readme] == []
+
+
+def test_failures_lead_where_the_page_says() -> None:
+    rows = re.findall(
+        r"^\| (`\w+`) \| .* \| `?(\w+)`?[^|]*\|$", text_of("trials.md"), re.MULTILINE
+    )
+    for name, leads_to in rows:
+        if (name := name.strip("`")) in get_args(FailureClass):
+            assert (leads_to == "infeasible") == (name in DETERMINISTIC_FAILURES), name
+
+
+# Figures
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_requests_needed_are_those_of_the_code(aggregate: str) -> None:
+    needed = requests_needed(aggregate)
+    shown = "never" if needed is None else str(needed)
+    assert f"| `{aggregate}` | {shown} |" in text_of("budget.md")
+
+
+@pytest.mark.parametrize(
+    ("page", "figures"),
+    [
+        ("diagnosis.md", [100 * diagnosis.FULL_STEP_SHARE, 100 * diagnosis.BOUND_SHARE]),
+        ("diagnosis.md", [100 * diagnosis.KV_FULL, diagnosis.STARVED_TPOT]),
+        ("trials.md", [replays.MAX_SEND_LAG_MS, 100 * replays.MAX_SEND_LAG_SHARE]),
+        ("trials.md", [plan.CONFIRM_FROM]),
+        ("candidates.md", [starts.CHAT_PROMPT_TOKENS, starts.DOCUMENT_PROMPT_TOKENS]),
+        ("candidates.md", [*starts.COMMON_SEQS, sampler.SPREAD_TRIALS]),
+        ("verdict.md", [judgement.CONVERGED_COST, costs.RESAMPLES]),
+    ],
+)
+def test_thresholds_are_those_of_the_code(page: str, figures: list[float]) -> None:
+    assert {round(figure, 6) for figure in figures} <= numbers(text_of(page))
+
+
+# Examples
+
+
+def test_every_budget_line_in_the_table_is_legal() -> None:
+    examples = re.findall(r"^\| `([^`]*:[^`]*)` \|", text_of("budget.md"), re.MULTILINE)
+    assert len(examples) >= 3
+    assert all(parse_budget(example).limits for example in examples)
+
+
+def test_every_window_in_the_table_is_legal() -> None:
+    table = text_of("traces.md").partition("## Windows")[2].partition("## ")[0]
+    examples = re.findall(r"^\| `([^`]*:[^`]*)` \|", table, re.MULTILINE)
+    assert len(examples) >= 3
+    bounds = [
+        parse_window(example).bounds(load_trace(resolve_trace("demo:mixed")))
+        for example in examples
+    ]
+    assert all(start_s < end_s for start_s, end_s in bounds)
+
+
+def test_the_example_row_is_a_trace(tmp_path: Path) -> None:
+    (row,) = fences(DOCS / "traces.md", "json")
+    path = tmp_path / "example.jsonl"
+    path.write_text(row, encoding="utf-8")
+    assert len(load_trace(path).requests) == 1
+
+
+@each_page
+def test_python_examples_compile(page: Path) -> None:
+    for example in fences(page, "python"):
+        assert ast.parse(example).body
+
+
+# Pages
+
+
+def anchors(page: Path) -> set[str]:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+@each_page
+def test_relative_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = page.parent / name if name else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@each_page
+def test_pages_are_finished(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [word for word in FORBIDDEN if word in text] == []
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+
+
+@each_page
+def test_scripts_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(
+        r"\b((?:scripts|tests|autotune)/[\w/]+(?:\.py)?)\b", page.read_text("utf-8")
+    ):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", text_of("index.md")))
+    assert listed == {page.name for page in DOCS.glob("*.md")} - {"index.md"}
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["version"] == __version__
+    assert f"Version {__version__}." in (ROOT / "README.md").read_text("utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.findall(r"^## \[([\d.]+)\]", changes, re.MULTILINE)[0] == __version__
