@@ -6,12 +6,11 @@ import subprocess
 import threading
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from autotune.engine import parent_death
 from autotune.engine.parent_death import HOST_VARIABLE, arm_in_engine, die_with_parent
-from tests.autotune.engine.processes import end, read_pids, script, spawn, survivors
+from tests.autotune.engine.survival import end, read_pids, script, spawn, survivors
 
 TIMEOUT_S = 20.0
 
@@ -187,13 +186,3 @@ def test_a_refused_request_is_an_error() -> None:
     with pytest.raises(OSError, match="Invalid argument") as caught:
         die_with_parent(10_000, parent_pid=os.getppid())
     assert caught.value.errno == errno.EINVAL
-
-
-def test_a_zombie_does_not_run() -> None:
-    child = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
-    assert not parent_death._is_running(child.pid)
-    child.wait()
-    assert not parent_death._is_running(child.pid)
-    assert parent_death._is_running(os.getpid())

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from autotune.engine import supervisor as supervisor_module
+from autotune.engine.protocol import Failure, ReplayPlan, TrialFailed
+from autotune.engine.supervisor import HOST_COMMAND, Supervisor, Watchdogs, arrays_of
+from autotune.traffic.model import Trace, TraceRequest
+from tests.autotune.engine.survival import survivors
+from tests.autotune.engine.test_protocol import info
+
+HOST = Path(__file__).with_name("scripted_host.py")
+ROOT = Path(__file__).resolve().parents[3]
+PLAN = ReplayPlan(seed=3, salt="s", warmup_requests=1)
+PATIENT = Watchdogs(start_s=30.0, silence_s=30.0)
+HASTY = Watchdogs(start_s=0.15, silence_s=0.15)
+
+STARTED = ["send", "started", {"info": info().to_json(), "start_s": 2.0}]
+FAILED = ["send", "failed", {"class": "no_kv_room", "evidence": "too small"}]
+
+ENDINGS: list[tuple[list[object], int]] = [(["exit", 3], 3), (["kill"], -9), (["leave"], 3)]
+
+Script = Mapping[str, Any]
+Open = Callable[..., Supervisor]
+
+
+@pytest.fixture(autouse=True)
+def path_of_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture
+def open_supervisor(tmp_path: Path) -> Iterator[Open]:
+    """Open supervisors of scripted hosts; at the end none of their processes may be left."""
+    opened: list[Supervisor] = []
+    before = set(psutil.Process().children(recursive=True))
+
+    def opener(script: Script, watchdogs: Watchdogs = PATIENT) -> Supervisor:
+        command = [sys.executable, str(HOST), json.dumps(script)]
+        folder = tmp_path / "logs"
+        opened.append(Supervisor(log_folder=folder, watchdogs=watchdogs, command=command))
+        return opened[-1]
+
+    yield opener
+    for supervisor in opened:
+        supervisor.kill()
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not left
+
+
+def trace() -> Trace:
+    rows = [TraceRequest(0.0, 100, 5, (7,)), TraceRequest(250.0, 600, 9, (7, 8), priority=2)]
+    return Trace.build(rows, block_size=512, prefixes_known=True, source="test")
+
+
+def progress(tokens: int, *, sent: int, done: int) -> list[Any]:
+    body = {"stage": "replay", "total": 2, "sent": sent, "done": done, "tokens": tokens}
+    return ["send", "progress", body]
+
+
+def ignore(_: Mapping[str, Any]) -> None:
+    pass
+
+
+def host_of(supervisor: Supervisor) -> psutil.Process:
+    assert supervisor._process is not None
+    return psutil.Process(supervisor._process.pid)
+
+
+def failure_of(action: Callable[[], object]) -> Failure:
+    with pytest.raises(TrialFailed) as caught:
+        action()
+    return caught.value.failure
+
+
+def test_a_host_is_started_once_and_answers(open_supervisor: Open, tmp_path: Path) -> None:
+    described = {"info": info(None).to_json(), "flags": {"dtype": {"flag": "--dtype"}}}
+    script = {
+        "describe": [[["send", "described", described]]],
+        "validate": [
+            [["send", "validated", {"error": "no such argument", "known": ["a", "b"]}]],
+            [["send", "validated", {"error": None, "known": []}]],
+        ],
+        "start": [[["log", "fine\n"], STARTED]],
+        "replay": [[["replayed"]]],
+        "stop": [[["send", "stopped", {"stop_s": 0.5}]]],
+    }
+    with open_supervisor(script) as supervisor:
+        description = supervisor.describe({"model": "m"})
+        host = host_of(supervisor)
+        assert description.info == info(None)
+        assert description.flags == described["flags"]
+        assert supervisor.validate({}) == ("no such argument", ("a", "b"))
+        assert supervisor.validate({}) == (None, ())
+        assert supervisor.start({}, tmp_path / "trial.log") == (info(), 2.0)
+        result = supervisor.replay(trace(), PLAN, ignore)
+        assert (result.warmup_s, result.replay_s, result.errors) == (1.5, 2.5, ("one",))
+        np.testing.assert_array_equal(result.samples.scheduled_s, [0.0, 0.25])
+        np.testing.assert_array_equal(result.iterations.prefill_tokens, [100, 600])
+        assert supervisor.stop() == 0.5
+        assert host_of(supervisor) == host
+    assert survivors([host], timeout_s=0.0) == []
+
+
+def test_a_failed_answer_costs_the_host_its_life_and_a_fresh_one_follows(
+    open_supervisor: Open, tmp_path: Path
+) -> None:
+    script = {
+        "start": [[["child"], FAILED]],
+        "validate": [[["send", "validated", {"error": None, "known": []}]]],
+    }
+    with open_supervisor(script) as supervisor:
+        assert supervisor.validate({}) == (None, ())
+        host = host_of(supervisor)
+        failure = failure_of(lambda: supervisor.start({}, tmp_path / "trial.log"))
+        assert failure == Failure("no_kv_room", "too small")
+        assert survivors([host], timeout_s=0.0) == []
+        assert supervisor.validate({}) == (None, ())
+        assert host_of(supervisor) != host
+
+
+@pytest.mark.parametrize(
+    ("step", "ended"),
+    ENDINGS,
+    ids=["exits", "is killed", "leaves a process that keeps the channel open"],
+)
+def test_a_host_that_ends_under_a_replay(
+    open_supervisor: Open, step: list[object], ended: int
+) -> None:
+    script = {"replay": [[progress(1, sent=1, done=0), step]]}
+    with open_supervisor(script) as supervisor:
+        failure = failure_of(lambda: supervisor.replay(trace(), PLAN, ignore))
+        expected = f"the engine host ended with status {ended} during replay"
+        assert failure == Failure("engine_dead", expected)
+
+
+def test_a_host_that_ends_in_a_start_is_classed_by_the_log_of_the_trial(
+    open_supervisor: Open, tmp_path: Path
+) -> None:
+    line = "torch.OutOfMemoryError: CUDA out of memory."
+    script = {"start": [[["log", f"(EngineCore pid=1) ERROR 1-1 0:0 [a:1] {line}\n"], ["kill"]]]}
+    script |= {"describe": [[["exit", 1]]]}
+    with open_supervisor(script) as supervisor:
+        failure = failure_of(lambda: supervisor.start({}, tmp_path / "trial.log"))
+        assert failure == Failure("oom_start", line)
+        # The next host has no trial yet, so the old log says nothing about it.
+        failure = failure_of(lambda: supervisor.describe({}))
+        expected = "the engine host ended with status 1 during describe"
+        assert failure == Failure("unknown", expected)
+
+
+def test_a_host_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise ImportError('no engine here')"]
+    with Supervisor(log_folder=tmp_path, command=command) as supervisor:
+        failure = failure_of(lambda: supervisor.describe({}))
+    assert failure == Failure("unknown", "ImportError: no engine here")
+    assert supervisor.host_log.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("start", Failure("start_timeout", "the engine did not come up within 0 s")),
+        ("replay", Failure("hang", "no sign of life during replay for 0 s")),
+    ],
+)
+def test_a_silent_host_is_given_up(
+    open_supervisor: Open, tmp_path: Path, kind: str, expected: Failure
+) -> None:
+    with open_supervisor({kind: [[["child"], ["hang"]]]}, HASTY) as supervisor:
+        calls: dict[str, Callable[[], object]] = {
+            "start": lambda: supervisor.start({}, tmp_path / "trial.log"),
+            "replay": lambda: supervisor.replay(trace(), PLAN, ignore),
+        }
+        assert failure_of(calls[kind]) == expected
+        assert supervisor._process is None
+
+
+class Clock:
+    """Stands in for ``time``; every look at it moves it on."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        self._now_s += self._step_s
+        return self._now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self._now_s += duration_s
+
+
+@pytest.fixture
+def quick_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a second pass with every message, of which 30 without a sign of life are a hang."""
+    monkeypatch.setattr(supervisor_module, "time", Clock(1.0))
+
+
+@pytest.mark.usefixtures("quick_clock")
+def test_reports_without_tokens_are_silence_while_requests_wait(open_supervisor: Open) -> None:
+    stuck = [progress(5, sent=2, done=1)] * 100
+    with open_supervisor({"replay": [[*stuck, ["replayed"]]]}) as supervisor:
+        failure = failure_of(lambda: supervisor.replay(trace(), PLAN, ignore))
+    assert failure == Failure("hang", "no sign of life during replay for 30 s")
+
+
+@pytest.mark.usefixtures("quick_clock")
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [progress(5, sent=1, done=1)] * 100,
+        [progress(tokens, sent=2, done=0) for tokens in range(100)],
+        [progress(5, sent=n % 2 + 1, done=1) for n in range(100)],
+    ],
+    ids=["nothing waits between arrivals", "tokens come", "now and then"],
+)
+def test_reports_that_are_a_sign_of_life(open_supervisor: Open, reports: list[Any]) -> None:
+    seen: list[Mapping[str, Any]] = []
+    with open_supervisor({"replay": [[*reports, ["replayed"]]]}) as supervisor:
+        result = supervisor.replay(trace(), PLAN, seen.append)
+    assert len(result.samples) == 2
+    assert seen == [body for _, _, body in reports]
+
+
+def test_an_interrupted_conversation_is_not_continued(open_supervisor: Open) -> None:
+    def interrupt(_: Mapping[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    script = {
+        "replay": [[progress(1, sent=1, done=0), ["replayed"]]],
+        "stop": [[["send", "stopped", {"stop_s": 0.0}]]],
+    }
+    with open_supervisor(script) as supervisor:
+        with pytest.raises(KeyboardInterrupt):
+            supervisor.replay(trace(), PLAN, interrupt)
+        assert supervisor._process is None
+        # A fresh host answers this, and not the old one its replay.
+        assert supervisor.stop() == 0.0
+
+
+def test_a_body_that_cannot_be_sent_is_an_error(open_supervisor: Open) -> None:
+    with open_supervisor({}) as supervisor, pytest.raises(ValueError, match="JSON compliant"):
+        supervisor.describe({"gpu_memory_utilization": math.nan})
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_close_and_kill_can_be_repeated(
+    open_supervisor: Open, monkeypatch: pytest.MonkeyPatch, deaf: bool
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_QUIT_TIMEOUT_S", 0.1)
+    script = {"deaf": deaf, "stop": [[["child"], ["send", "stopped", {"stop_s": 0.0}]]]}
+    supervisor = open_supervisor(script)
+    supervisor.kill()
+    supervisor.close()
+    supervisor.stop()
+    host = host_of(supervisor)
+    children = host.children()
+    assert len(children) == 1
+    supervisor.close()
+    assert survivors([host, *children], timeout_s=0.0) == []
+    supervisor.close()
+    supervisor.kill()
+    supervisor.kill()
+
+
+def test_closing_after_the_host_has_gone(open_supervisor: Open) -> None:
+    supervisor = open_supervisor({"stop": [[["send", "stopped", {"stop_s": 0.0}], ["kill"]]]})
+    supervisor.stop()
+    assert survivors([host_of(supervisor)], timeout_s=10.0) == []
+    supervisor.close()
+    supervisor.close()
+
+
+def test_an_exception_kills_host_and_children(open_supervisor: Open) -> None:
+    processes: list[psutil.Process] = []
+    script = {"stop": [[["child"], ["send", "stopped", {"stop_s": 0.0}]]], "deaf": True}
+    with pytest.raises(RuntimeError, match="mine"), open_supervisor(script) as supervisor:
+        supervisor.stop()
+        host = host_of(supervisor)
+        processes += [host, *host.children()]
+        raise RuntimeError("mine")
+    assert len(processes) == 2
+    assert survivors(processes, timeout_s=0.0) == []
+
+
+def test_the_default_host_comes_from_the_installed_package() -> None:
+    # A file called autotune.py in the current folder must not take its place.
+    assert (sys.executable, "-P", "-m", "autotune.engine.host") == HOST_COMMAND
+
+
+def test_a_trace_becomes_flat_arrays() -> None:
+    arrays = arrays_of(trace())
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        "scheduled_s": [0.0, 0.25],
+        "input_lengths": [100, 600],
+        "output_lengths": [5, 9],
+        "priorities": [0, 2],
+        "hash_counts": [1, 2],
+        "hash_ids": [7, 7, 8],
+    }
+
+
+def test_log_folder_is_private(open_supervisor: Open) -> None:
+    with open_supervisor({"stop": [[["send", "stopped", {"stop_s": 0.0}]]]}) as supervisor:
+        supervisor.stop()
+        assert supervisor.host_log.parent.stat().st_mode & 0o777 == 0o700
+        assert os.getpgid(host_of(supervisor).pid) == host_of(supervisor).pid
