@@ -10,7 +10,7 @@ import optuna
 
 from autotune.controller import Controller, Watcher
 from autotune.engine.supervisor import Supervisor
-from autotune.lease import device_lock, lease, study_lock
+from autotune.lease import lease, study_lock
 from autotune.settings import TuneSettings
 from autotune.study.costs import OBJECTIVES
 from autotune.study.job import Job, make_job
@@ -20,6 +20,7 @@ from autotune.study.rejudge import frozen_peak, rejudge
 from autotune.study.sampler import distributions
 from autotune.study.session import (
     describe_engine,
+    device_lease,
     log_folder,
     open_supervisor,
     read_traffic,
@@ -59,9 +60,7 @@ def run_study(
         supervisor = stack.enter_context(open_supervisor(settings, name))
         watcher.say("asking vLLM for its defaults")
         described = describe_engine(settings, supervisor)
-        if described.info.device_uuid is not None:
-            gpu = device_lock(described.info.device_uuid)
-            stack.enter_context(lease(gpu, described.info.device))
+        stack.enter_context(device_lease(described.info))
         repository = stack.enter_context(open_repository(url))
         job = make_job(
             settings,

@@ -14,7 +14,8 @@ _Rule = tuple[re.Pattern[str], FailureClass]
 _START_RULES: Sequence[_Rule] = (
     (re.compile(r"larger than the available KV cache memory", re.I), "no_kv_room"),
     (re.compile(r"No available memory for the cache blocks", re.I), "no_kv_room"),
-    (re.compile(r"Free memory on device .* is less than", re.I), "oom_start"),
+    # Somebody else has the memory, now: no fault of the candidate.
+    (re.compile(r"Free memory on device .* is less than", re.I), "unknown"),
     (re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory", re.I), "oom_start"),
     (re.compile(r"validation errors? for \w*(Args|Config)", re.I), "refused_argument"),
 )

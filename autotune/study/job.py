@@ -162,10 +162,10 @@ def peak_concurrency(trace: Trace, budget: Budget) -> int:
     """Return how many requests are open at once when each is just within the budget, 0 without.
 
     An estimate before anything was measured: a request stays for its TTFT limit and its TPOT
-    limit times its output. Both are needed.
+    limit times its output. Both are needed; of several the loosest counts, and limits on a
+    class say nothing of the other requests.
     """
-    limits = {limit.metric: limit.limit_ms for limit in budget.limits if limit.limit_ms}
-    ttft_ms, tpot_ms = limits.get("ttft"), limits.get("tpot")
+    ttft_ms, tpot_ms = (_loosest(budget, metric) for metric in ("ttft", "tpot"))
     if ttft_ms is None or tpot_ms is None:
         return 0
     arrivals = trace.timestamps_s
@@ -173,6 +173,15 @@ def peak_concurrency(trace: Trace, budget: Budget) -> int:
     changes = np.concatenate([np.ones(arrivals.size), -np.ones(arrivals.size)])
     order = np.argsort(np.concatenate([arrivals, departures]), kind="stable")
     return int(np.cumsum(changes[order]).max())
+
+
+def _loosest(budget: Budget, metric: str) -> float | None:
+    limits = [
+        limit.limit_ms
+        for limit in budget.limits
+        if limit.metric == metric and limit.class_name is None and limit.limit_ms
+    ]
+    return max(limits, default=None)
 
 
 def _own_value(name: str, described: Description) -> Scalar:

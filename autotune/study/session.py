@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.demo import resolve_model, resolve_trace
-from autotune.engine.protocol import TrialFailed
+from autotune.engine.protocol import EngineInfo, TrialFailed
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError, nearest
+from autotune.lease import device_lock, lease
 from autotune.settings import TuneSettings
 from autotune.traffic.trace import Trace, load_trace, parse_window
 from objectives.budget import Budget, check_classes, parse_budget
@@ -97,6 +99,13 @@ def describe_engine(settings: TuneSettings, supervisor: Supervisor) -> Descripti
             f"vLLM cannot use this model or these arguments: {outcome.failure.evidence}",
             hint=f"its own words are in {supervisor.host_log}",
         ) from outcome
+
+
+def device_lease(info: EngineInfo) -> AbstractContextManager[None]:
+    """Return the lease of the GPU that engines will use; there is none for a CPU."""
+    if info.device_uuid is None:
+        return nullcontext()
+    return lease(device_lock(info.device_uuid), info.device)
 
 
 def _refusal(error: str, known: Sequence[str], given: Sequence[str]) -> UsageError:

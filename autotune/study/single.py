@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from autotune.study.replays import client_bound, warmup_requests
 from autotune.study.session import (
     Traffic,
     describe_engine,
+    device_lease,
     log_folder,
     open_supervisor,
     read_traffic,
@@ -42,8 +44,10 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
     traffic = read_traffic(settings)
     name = "replay"
     log = log_folder(settings, name) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
-    with open_supervisor(settings, name) as supervisor:
+    with ExitStack() as stack:
+        supervisor = stack.enter_context(open_supervisor(settings, name))
         described = describe_engine(settings, supervisor)
+        stack.enter_context(device_lease(described.info))
         check_lengths(traffic.trace, described.info.max_model_len)
         engine_args = {**settings.engine_args, "model": described.info.model}
         plan = ReplayPlan(
