@@ -135,15 +135,21 @@ def test_a_missing_model_is_unknown_and_shown(message: str) -> None:
             "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization`."
         ),
         "OSError: [Errno 12] Cannot allocate memory",
-        (
-            "ValueError: Free memory on device cuda:0 (2.1/23.65 GiB) on startup is less than "
-            "desired GPU memory utilization (0.92, 21.76 GiB)."
-        ),
     ],
 )
 def test_memory_that_ran_out_during_the_start(line: str) -> None:
     log = f"{CORE}{line}\n{CORE}EngineCore failed to start.\n"
     assert classify_start(log, START_FAILED) == Failure("oom_start", line)
+
+
+def test_memory_that_somebody_else_holds_is_no_fault_of_the_candidate() -> None:
+    line = (
+        "ValueError: Free memory on device cuda:0 (2.1/23.65 GiB) on startup is less than "
+        "desired GPU memory utilization (0.92, 21.76 GiB)."
+    )
+    failure = classify_start(f"{CORE}{line}\n", START_FAILED)
+    assert failure == Failure("unknown", line)
+    assert not failure.deterministic
 
 
 def test_no_memory_left_for_the_cache() -> None:
