@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from autotune.cli.tables import console, figure, limits
 from storage.records import TrialRecord
@@ -21,7 +28,8 @@ class ScreenWatcher:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} requests"),
+            MofNCompleteColumn(),
+            TextColumn("requests"),
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
