@@ -61,6 +61,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that may be judged by any budget, and again."""
+    folder = tmp_path_factory.mktemp("plain")
+    run(folder, refusing(2))
+    return folder
+
+
 @pytest.fixture
 def folder(finished: Path, tmp_path: Path) -> Path:
     """A copy of the study, to be judged again."""
@@ -144,14 +152,10 @@ def test_the_same_budget_writes_nothing(folder: Path) -> None:
     ],
 )
 def test_judging_again_is_as_if_the_budget_had_been_this_one(
-    tmp_path: Path, budget: str, classes: str
+    plain: Path, tmp_path: Path, budget: str, classes: str
 ) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    for each in (first, second):
-        each.mkdir()
-    run(first, refusing(2))
-    expected = run(second, refusing(2), budget=budget, classes=classes)
-    rows = judged_again(first, job_of(budget=budget, classes=classes))
+    expected = run(tmp_path, refusing(2), budget=budget, classes=classes)
+    rows = judged_again(plain, job_of(budget=budget, classes=classes))
     assert [row.candidate for row in rows] == [row.candidate for row in expected]
     assert [judged(row) for row in rows] == [judged(row) for row in expected]
 

@@ -1,0 +1,122 @@
+"""``autotune tune`` again with another budget: the same trials, a new judgement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from typer.testing import CliRunner, Result
+
+from autotune import tuning
+from autotune.cli.main import app
+from autotune.settings import TuneSettings
+from autotune.study.session import Traffic
+from objectives.budget import parse_budget
+from objectives.classes import parse_classes
+from storage.repository import Repository, open_repository
+from storage.study import close_optuna_study, open_optuna_study
+from tests.autotune.study.scripted import BUDGET, DESCRIPTION, ScriptedEngines, small_trace
+
+Tune = Callable[..., Result]
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngines:
+    """Engines that stand in for vLLM, and a trace that needs no file."""
+    scripted = ScriptedEngines()
+
+    def traffic(settings: TuneSettings) -> Traffic:
+        classes = parse_classes(settings.classes or "")
+        return Traffic(small_trace(), parse_budget(settings.budget), classes)
+
+    monkeypatch.setattr(tuning, "open_supervisor", lambda _settings, _name: scripted)
+    monkeypatch.setattr(tuning, "describe_engine", lambda _settings, _supervisor: DESCRIPTION)
+    monkeypatch.setattr(tuning, "read_traffic", traffic)
+    return scripted
+
+
+@pytest.fixture
+def tune(engines: ScriptedEngines, tmp_path: Path) -> Tune:
+    def run(budget: str, *options: str) -> Result:
+        words = ["tune", "--model", "tiny", "--trace", "small.jsonl", "--study-name", "night"]
+        words += ["--storage", f"sqlite:///{tmp_path / 'study.db'}", "--trials", "3"]
+        words += ["--log-folder", str(tmp_path / "logs"), "--format", "json"]
+        return CliRunner().invoke(app, [*words, "--budget", budget, *options])
+
+    return run
+
+
+def optuna_constraints(folder: Path) -> list[dict[str, float]]:
+    sampler = optuna.samplers.RandomSampler()
+    url = f"sqlite:///{folder / 'study.db'}"
+    study = open_optuna_study(url, "night", directions=3, sampler=sampler)
+    constraints = [trial.constraints for trial in study.trials]
+    close_optuna_study(study)
+    return constraints
+
+
+def events(folder: Path) -> list[str]:
+    with open_repository(f"sqlite:///{folder / 'study.db'}", create=False) as repository:
+        return [event.kind for event in repository.events(repository.study("night").id)]
+
+
+def test_another_budget_gives_another_verdict_without_a_new_trial(
+    tune: Tune, engines: ScriptedEngines, tmp_path: Path
+) -> None:
+    first = tune(BUDGET)
+    assert first.exit_code == 0, first.output
+    second = tune("ttft_p95:60000 tpot_p95:5 itl_p99@short:5", "--classes", "short:0-512")
+    assert second.exit_code == 3, second.output
+    assert len(engines.started) == 3
+    assert "judged 3 earlier trials again" in second.stderr
+    before, after = json.loads(first.stdout), json.loads(second.stdout)
+    assert [trial["number"] for trial in after["trials"]] == [0, 1, 2]
+    assert before["verdict"]["code"] != after["verdict"]["code"] == "nothing_feasible"
+    assert all(trial["metrics"]["itl_p99@short"] > 5 for trial in after["trials"])
+    for constraints in optuna_constraints(tmp_path):
+        assert constraints["itl_p99@short"] > 0
+        assert constraints["ttft_p95"] < 0
+
+
+def test_the_same_budget_judges_nothing_again(tune: Tune, tmp_path: Path) -> None:
+    first, again = tune(BUDGET), tune(BUDGET)
+    assert "judged" not in again.stderr
+    assert json.loads(again.stdout)["verdict"] == json.loads(first.stdout)["verdict"]
+    assert "rejudged" not in events(tmp_path)
+
+
+def test_more_trials_go_on_under_the_new_budget(
+    tune: Tune, engines: ScriptedEngines, tmp_path: Path
+) -> None:
+    tune(BUDGET)
+    result = tune("ttft_p95:110 tpot_p95:25", "--trials", "5")
+    assert result.exit_code == 0, result.output
+    assert len(engines.started) == 5
+    told = optuna_constraints(tmp_path)
+    assert [set(each) for each in told] == [{"ttft_p95", "tpot_p95", "failed_requests"}] * 5
+    assert told[0]["tpot_p95"] < 0
+
+
+def test_a_kill_between_two_judgements_is_made_good_by_either_budget(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tune(BUDGET)
+    constraints = optuna_constraints(tmp_path)
+    store = Repository.rejudge_trial
+
+    def store_and_stop(self: Repository, study_id: int, number: int, **content: Any) -> None:
+        store(self, study_id, number, **content)
+        if number == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Repository, "rejudge_trial", store_and_stop)
+        tune("ttft_p95:110 tpot_p95:25")
+    again = tune(BUDGET)
+    assert "judged 2 earlier trials again" in again.stderr
+    assert json.loads(again.stdout)["verdict"] == json.loads(first.stdout)["verdict"]
+    assert optuna_constraints(tmp_path) == constraints
