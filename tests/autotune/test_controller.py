@@ -99,7 +99,7 @@ def test_what_a_trial_stores(tmp_path: Path) -> None:
     assert row.outcome is not None
     assert row.outcome.constraints["tpot_p95"] > 0 > row.outcome.constraints["ttft_p95"]
     assert row.outcome.constraints["failed_requests"] == 0
-    assert samples["scheduled_s"].size == samples["sent_s"].size == 40
+    assert samples["scheduled_s"].size == samples["sent_s"].size == 80
     assert samples["iteration_running"].tolist() == [30] * 10
     assert row.log_path is not None
     assert Path(row.log_path).parent.is_dir()
@@ -202,7 +202,7 @@ def test_a_client_that_sent_late_does_not_count(tmp_path: Path) -> None:
 def test_failed_requests_make_a_trial_infeasible_and_finite_for_optuna(tmp_path: Path) -> None:
     def truth(candidate: Candidate) -> Speed:
         speed = clear_knee(candidate)
-        return Speed(speed.ttft_ms, speed.tpot_ms, failed=10)
+        return Speed(speed.ttft_ms, speed.tpot_ms, failed=20)
 
     with opened(tmp_path, job_of(trials=2), ScriptedEngines(truth)) as running:
         judgement = running.controller.run()

@@ -16,8 +16,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
@@ -43,11 +42,11 @@ def test_a_pipe_gets_a_line_at_each_end_of_a_trial(capsys: pytest.CaptureFixture
         watcher.finished(measured())
     out, err = capsys.readouterr()
     assert out == ""
+    label = "trial 1/8 baseline 512/64"
     assert err.splitlines() == [
         "[asking] vLLM",
-        "trial 1/8 baseline 512/64: starting an engine",
-        "trial 1/8 baseline 512/64: ttft_p95 120.0 ms, tpot_p95 9.5 ms, itl_p99 - ms; balanced; "
-        "11 s",
+        f"{label}: starting an engine",
+        f"{label}: ttft_p95 120.0 ms, tpot_p95 9.5 ms, itl_p99 - ms; balanced; 11 s",
     ]
 
 
@@ -62,7 +61,8 @@ def test_a_trial_without_a_result_says_why(capsys: pytest.CaptureFixture[str]) -
     assert last == "trial 2/8 search 512/64: failed, hang: no sign of life"
 
 
-def test_a_terminal_gets_a_bar_that_counts_requests(terminal: Terminal) -> None:
+def test_a_terminal_gets_a_bar_that_counts_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
     with ScreenWatcher() as watcher:
         watcher.begun(record(0, limits(512)), 1, 8)
         watcher.progress({"stage": "replay", "done": 3, "total": 9})
@@ -74,7 +74,8 @@ def test_a_terminal_gets_a_bar_that_counts_requests(terminal: Terminal) -> None:
     assert "ttft_p95 120.0 ms" in shown
 
 
-def test_progress_between_trials_is_ignored(terminal: Terminal) -> None:
+def test_progress_between_trials_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
     with ScreenWatcher() as watcher:
         watcher.progress({"stage": "replay", "done": 3, "total": 9})
     assert "replay" not in terminal.getvalue()

@@ -36,7 +36,7 @@ from storage.study import close_optuna_study, open_optuna_study
 
 BUDGET = "ttft_p95:300 tpot_p95:16"
 BASELINE: Candidate = {TOKENS: 2048, SEQS: 64}
-REQUESTS = 40
+REQUESTS = 80
 PEAK_RUNNING = 30
 
 INFO = EngineInfo(
@@ -240,7 +240,7 @@ def settings_of(**changes: Any) -> TuneSettings:
     )
 
 
-def job_of(*, classes: str = "", **changes: Any) -> Job:
+def job_of(*, classes: str = "", peak: int | None = None, **changes: Any) -> Job:
     settings = settings_of(**changes)
     return make_job(
         settings,
@@ -248,6 +248,7 @@ def job_of(*, classes: str = "", **changes: Any) -> Job:
         parse_budget(settings.budget),
         parse_classes(classes),
         DESCRIPTION,
+        peak=peak,
     )
 
 

@@ -1,0 +1,99 @@
+"""Trial records made by hand, with the samples that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate
+from objectives.budget import parse_budget
+from objectives.classes import parse_classes
+from objectives.measurement import measure
+from storage.records import FinishedState, TrialRecord
+from tests.autotune.study.scripted import (
+    BASELINE,
+    Speed,
+    iterations_of,
+    samples_of,
+    small_trace,
+)
+
+Samples = dict[int, Mapping[str, NDArray[Any]]]
+
+
+def limits(tokens: int, seqs: int = 64) -> Candidate:
+    return {TOKENS: tokens, SEQS: seqs}
+
+
+def record(
+    number: int,
+    candidate: Candidate = BASELINE,
+    *,
+    state: FinishedState = "complete",
+    phase: str = "search",
+    **changes: Any,
+) -> TrialRecord:
+    values: dict[str, Any] = {
+        "study_id": 1,
+        "number": number,
+        "state": state,
+        "phase": phase,
+        "fidelity": "restart",
+        "candidate": candidate,
+        "replicate_of": None,
+        "started_at": "2026-11-01T10:00:00+00:00",
+        "finished_at": "2026-11-01T10:01:00+00:00",
+        "timings": None,
+        "metrics": None,
+        "intervals": None,
+        "engine": None,
+        "diagnosis": None,
+        "failure_class": None,
+        "failure_evidence": None,
+        "outcome": None,
+        "told": True,
+        "log_path": None,
+        **changes,
+    }
+    return TrialRecord(**values)
+
+
+class Measured:
+    """Trials of known speeds on the small trace, and their samples.
+
+    Args:
+        budget: decides which intervals are computed.
+        classes: of prompt length.
+    """
+
+    def __init__(self, *, budget: str = "", classes: str = "") -> None:
+        self.budget = parse_budget(budget)
+        self.classes = parse_classes(classes)
+        self.trials: list[TrialRecord] = []
+        self.samples: Samples = {}
+
+    def add(self, candidate: Candidate, speed: Speed, *, seed: int | None = None) -> TrialRecord:
+        """Add a complete trial; equal seeds give equal jitter."""
+        number = len(self.trials)
+        samples = samples_of(speed, small_trace(), seed=number if seed is None else seed)
+        measurement = measure(
+            samples, classes=self.classes, budget=type(self.budget)(self.budget.absolute)
+        )
+        trial = record(
+            number,
+            candidate,
+            metrics=measurement.metrics,
+            intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
+            engine={
+                "failed_requests": measurement.failed_requests,
+                "load": {"peak_running": 8},
+            },
+        )
+        self.trials.append(trial)
+        self.samples[number] = {
+            **samples.to_arrays(),
+            **iterations_of(candidate).to_arrays(),
+        }
+        return trial

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autotune.study.costs import (
+    WORK_COST,
+    costs_of,
+    draw_costs,
+    gather_cells,
+    objective_names,
+    replicate_noise,
+)
+from objectives.budget import parse_budget
+from objectives.statistics import aggregate
+from tests.autotune.study.records import Measured, limits, record
+from tests.autotune.study.scripted import Speed
+
+NAMES = ("ttft_p95", "tpot_p95", WORK_COST)
+NO_BUDGET = parse_budget("")
+
+
+def metrics(ttft_ms: float, tpot_ms: float, rate: float = 1000.0) -> dict[str, float]:
+    return {"ttft_p95": ttft_ms, "tpot_p95": tpot_ms, "tokens_per_busy_s": rate}
+
+
+def test_objectives_follow_the_budget() -> None:
+    assert objective_names(NO_BUDGET) == NAMES
+    assert objective_names(parse_budget("itl_p99@short:60 e2e:9")) == (
+        "e2e_p95", "itl_p99@short", WORK_COST,
+    )  # fmt: skip
+
+
+def test_work_is_busy_seconds_per_thousand_tokens() -> None:
+    assert costs_of(metrics(100, 10, 500), NAMES) == (100, 10, 2.0)
+
+
+def test_what_was_not_measured_is_nan() -> None:
+    costs = costs_of({"ttft_p95": math.inf, "tpot_p95": None, "tokens_per_busy_s": 0.0}, NAMES)
+    assert costs[0] == math.inf
+    assert math.isnan(costs[1])
+    assert math.isnan(costs[2])
+
+
+def test_trials_of_one_candidate_are_one_cell() -> None:
+    trials = [
+        record(0, limits(512), metrics=metrics(100, 10), intervals={"ttft_p95": [1, 2]}),
+        record(1, limits(1024), metrics=metrics(50, 20)),
+        record(2, limits(512), metrics=metrics(400, 20), intervals={"ttft_p95": [3, 4]}),
+        record(3, limits(512), metrics=metrics(1, 1), state="invalid"),
+        record(4, limits(2048), state="infeasible"),
+    ]
+    cells = gather_cells(trials, NO_BUDGET, NAMES)
+    assert [cell.numbers for cell in cells] == [(0, 2), (1,)]
+    assert cells[0].costs == pytest.approx([200, math.sqrt(200), 1.0])
+    assert cells[0].metrics["ttft_p95"] == 250
+    assert cells[0].intervals == {"ttft_p95": [3, 4]}
+    assert cells[0].log_costs.shape == (2, 3)
+
+
+def test_a_cell_keeps_the_budget_by_its_medians() -> None:
+    trials = [record(n, metrics=metrics(ttft, 10)) for n, ttft in enumerate((90, 110, 95))]
+    (cell,) = gather_cells(trials, parse_budget("ttft_p95:100"), NAMES)
+    assert cell.feasible
+    (cell,) = gather_cells(trials[:2], parse_budget("ttft_p95:99"), NAMES)
+    assert not cell.feasible
+
+
+def test_one_failed_request_in_any_trial_makes_a_cell_infeasible() -> None:
+    trials = [
+        record(0, metrics=metrics(90, 10), engine={"failed_requests": 0}),
+        record(1, metrics=metrics(90, 10), engine={"failed_requests": 2}),
+    ]
+    (cell,) = gather_cells(trials, NO_BUDGET, NAMES)
+    assert cell.failed_requests == 2
+    assert not cell.feasible
+
+
+def test_noise_is_the_spread_between_repetitions() -> None:
+    trials = [
+        record(0, limits(512), metrics=metrics(100, 10)),
+        record(1, limits(512), metrics=metrics(100 * math.e**0.2, 10)),
+        record(2, limits(1024), metrics=metrics(1, 1)),
+    ]
+    noise = replicate_noise(gather_cells(trials, NO_BUDGET, NAMES))
+    assert noise == pytest.approx([0.2 / math.sqrt(2), 0, 0])
+
+
+def test_noise_is_pooled_over_cells() -> None:
+    pairs = [(512, 0.1), (512, 0.3), (1024, 0.5), (1024, 1.1)]
+    trials = [
+        record(n, limits(tokens), metrics=metrics(math.exp(log), 10))
+        for n, (tokens, log) in enumerate(pairs)
+    ]
+    noise = replicate_noise(gather_cells(trials, NO_BUDGET, NAMES))
+    assert noise is not None
+    assert noise[0] == pytest.approx(math.sqrt((0.02 + 0.18) / 2))
+
+
+def test_without_repetitions_the_noise_is_unknown() -> None:
+    assert (
+        replicate_noise(gather_cells([record(0, metrics=metrics(1, 1))], NO_BUDGET, NAMES)) is None
+    )
+
+
+def test_draws_lie_around_the_costs_and_pair_the_cells() -> None:
+    study = Measured()
+    study.add(limits(512), Speed(100, 10), seed=1)
+    study.add(limits(1024), Speed(200, 20), seed=1)
+    cells = gather_cells(study.trials, NO_BUDGET, NAMES)
+    draws = draw_costs(cells, study.samples.__getitem__, NAMES, ())
+    assert draws.shape[1:] == (2, 3)
+    assert np.median(draws[:, 0, 0]) == pytest.approx(100, rel=0.03)
+    # The same requests with the same jitter are drawn for both, so that all ratios are alike.
+    assert draws[:, 1, 0] / draws[:, 0, 0] == pytest.approx(2.0)
+    assert draws[:, 0, 2] == pytest.approx(cells[0].costs[2])
+
+
+def test_draws_of_a_class_see_only_its_requests() -> None:
+    study = Measured(classes="short:0-500 long:500-")
+    trial = study.add(limits(512), Speed(100, 10))
+    arrays = dict(study.samples[0])
+    long = arrays["prompt_tokens"] >= 500
+    arrays["first_token_s"] = np.where(long, arrays["scheduled_s"] + 5, arrays["first_token_s"])
+    arrays["last_token_s"] = arrays["first_token_s"] + 1
+    arrays["gap_s"] = np.where(long[arrays["gap_request"]], 0.3, 0.01)
+    names = ("ttft_p50@short", "itl_p50@long", WORK_COST)
+    (cell,) = gather_cells([trial], NO_BUDGET, names)
+    draws = draw_costs([cell], lambda _: arrays, names, study.classes)
+    assert draws[:, 0, 0].max() < 110
+    assert draws[:, 0, 1] == pytest.approx(300)
+
+
+def test_lost_requests_draw_infinite_costs() -> None:
+    study = Measured()
+    study.add(limits(512), Speed(100, 10, failed=20))
+    cells = gather_cells(study.trials, NO_BUDGET, NAMES)
+    draws = draw_costs(cells, study.samples.__getitem__, NAMES, ())
+    assert aggregate(draws[:, 0, 0], "p50") == math.inf

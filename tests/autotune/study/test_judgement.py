@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from autotune.candidates.lattice import TOKENS
+from autotune.study.judgement import Judgement, judge, verdict_json
+from objectives.budget import parse_budget
+from objectives.errors import ObjectiveError
+from tests.autotune.study.records import Measured, limits, record
+from tests.autotune.study.scripted import BASELINE, BUDGET, REQUESTS, Speed, clear_knee
+
+LADDER = (256, 384, 512, 768, 1024, 1536)
+
+
+def judged(study: Measured, *, finished: bool = True) -> Judgement:
+    judgement = judge(
+        study.trials,
+        study.samples.__getitem__,
+        budget=study.budget,
+        classes=study.classes,
+        baseline=BASELINE,
+        finished=finished,
+    )
+    assert judgement is not None
+    return judgement
+
+
+def searched(*, budget: str = BUDGET) -> Measured:
+    """The baseline and six cells that trade TTFT for TPOT."""
+    study = Measured(budget=budget)
+    for tokens in (2048, *LADDER):
+        study.add(limits(tokens), clear_knee(limits(tokens)), seed=tokens)
+    return study
+
+
+def test_a_clear_knee() -> None:
+    """640 is better than its neighbours on either side in both latencies."""
+    study = searched()
+    study.add(limits(640), Speed(100, 7))
+    judgement = judged(study)
+    assert judgement.code == "knee"
+    assert judgement.chosen is not None
+    assert judgement.chosen.candidate == limits(640)
+    assert judgement.kept is True
+    assert judgement.gain is not None
+    assert judgement.gain[0] > 0
+    assert judgement.certainty is not None
+    assert judgement.certainty.expected_opportunity_cost < 0.03
+
+
+def test_only_feasible_cells_win() -> None:
+    judgement = judged(searched())
+    assert judgement.chosen is not None
+    assert judgement.chosen.feasible
+    # The baseline's TPOT and the TTFT of the smallest budget are beyond their limits.
+    feasible = {cell.candidate[TOKENS] for cell in judgement.cells if cell.feasible}
+    assert feasible == {384, 512, 768, 1024}
+
+
+def test_a_baseline_as_good_as_any_is_kept() -> None:
+    study = Measured(budget="ttft_p95:300 tpot_p95:30")
+    study.add(BASELINE, Speed(100, 10))
+    study.add(limits(512), Speed(100, 10))
+    study.add(limits(1024), Speed(150, 15))
+    judgement = judged(study)
+    assert judgement.code == "keep_default"
+    assert judgement.winner == judgement.baseline == 0
+
+
+def test_a_gain_within_the_replicate_noise_is_no_gain() -> None:
+    study = Measured(budget="ttft_p95:300 tpot_p95:30")
+    for speed in (Speed(100, 10), Speed(130, 12)):
+        study.add(BASELINE, speed)
+    study.add(limits(512), Speed(105, 10.2))
+    assert judged(study).code == "keep_default"
+
+
+def test_a_gain_beyond_the_replicate_noise_counts() -> None:
+    study = Measured(budget="ttft_p95:300 tpot_p95:30")
+    for speed in (Speed(200, 20), Speed(201, 20.1)):
+        study.add(BASELINE, speed)
+    study.add(limits(512), Speed(100, 10))
+    judgement = judged(study)
+    assert judgement.code == "knee"
+    assert judgement.noise is not None
+    assert judgement.noise[0] == pytest.approx(0.01, abs=0.01)
+
+
+def test_nothing_feasible_names_the_cell_that_misses_by_the_least() -> None:
+    study = Measured(budget="ttft_p95:50")
+    study.add(BASELINE, Speed(100, 10))
+    study.add(limits(512), Speed(60, 99))
+    study.add(limits(1024), Speed(20, 10, failed=1))
+    judgement = judged(study)
+    assert judgement.code == "nothing_feasible"
+    assert judgement.winner is None
+    assert judgement.chosen is None
+    assert judgement.nearest == 1
+    assert judgement.kept is None
+
+
+def test_a_study_too_noisy_to_tell_has_not_converged() -> None:
+    """Two cells of nearly the same TTFT median, whose requests wait for 0.05 to 20 s."""
+    study = Measured(budget="ttft_p50:2000")
+    study.add(BASELINE, Speed(5000, 10))
+    for number in (1, 2):
+        speed = Speed(1000 + number, 10)
+        study.add(limits(512 * number), speed, seed=3)
+        arrays = dict(study.samples[number])
+        waits_s = np.random.default_rng(number).permutation(np.geomspace(0.05, 20, REQUESTS))
+        arrays["first_token_s"] = arrays["scheduled_s"] + waits_s
+        arrays["last_token_s"] = arrays["first_token_s"] + 0.03
+        study.samples[number] = arrays
+    judgement = judged(study)
+    assert judgement.code == "not_converged"
+    assert judgement.chosen is not None
+    assert judgement.certainty is not None
+    assert judgement.certainty.expected_opportunity_cost > 0.03
+    assert judged(study, finished=False).code == "knee"
+
+
+def test_relative_limits_are_resolved_by_the_first_baseline() -> None:
+    study = Measured(budget="tpot_p95:0.6x")
+    study.add(BASELINE, Speed(100, 20))
+    study.add(limits(512), Speed(100, 10))
+    study.add(BASELINE, Speed(100, 40))
+    judgement = judged(study)
+    (limit,) = judgement.budget.limits
+    assert limit.limit_ms == pytest.approx(12, rel=0.03)
+    assert [cell.feasible for cell in judgement.cells] == [False, True]
+
+
+def test_a_relative_limit_without_a_baseline_cannot_be_judged() -> None:
+    study = Measured(budget="tpot_p95:0.6x")
+    study.add(limits(512), Speed(100, 10))
+    with pytest.raises(ObjectiveError, match="the baseline has no tpot_p95"):
+        judged(study)
+
+
+@pytest.mark.parametrize("budget", ["", "tpot_p95:0.6x"])
+def test_before_the_first_result_there_is_no_judgement(budget: str) -> None:
+    trials = [record(0, state="failed"), record(1, state="infeasible")]
+    found = judge(
+        trials,
+        lambda _: {},
+        budget=parse_budget(budget),
+        classes=(),
+        baseline=BASELINE,
+        finished=True,
+    )
+    assert found is None
+
+
+def test_limits_on_a_class_decide() -> None:
+    study = Measured(budget="ttft_p95@short:300", classes="short:0-500 long:500-")
+    study.add(BASELINE, Speed(400, 10))
+    study.add(limits(512), Speed(200, 10))
+    judgement = judged(study)
+    assert judgement.names[0] == "ttft_p95@short"
+    assert judgement.code == "knee"
+    assert judgement.winner == 1
+
+
+def test_a_window_that_is_long_enough_says_whether_the_budget_is_kept() -> None:
+    """p50 has an upper bound from few requests."""
+    study = Measured(budget="ttft_p50:300")
+    study.add(BASELINE, Speed(1000, 10))
+    study.add(limits(512), Speed(200, 10))
+    assert judged(study).kept is True
+    study = Measured(budget="ttft_p50:200")
+    study.add(BASELINE, Speed(1000, 10))
+    study.add(limits(512), Speed(199.9, 10))
+    assert judged(study).kept is False
+
+
+def test_a_failed_request_excludes_a_cell() -> None:
+    study = Measured(budget="ttft_p50:300")
+    study.add(BASELINE, Speed(250, 10))
+    study.add(limits(512), Speed(100, 10, failed=1))
+    judgement = judged(study)
+    assert judgement.winner == 0
+    assert judgement.cells[1].failed_requests == 1
+
+
+def test_without_a_baseline_there_is_no_gain() -> None:
+    study = Measured(budget=BUDGET)
+    study.add(limits(512), Speed(100, 10))
+    judgement = judged(study)
+    assert judgement.baseline is None
+    assert judgement.gain is None
+    assert judgement.code == "knee"
+
+
+def test_the_verdict_is_plain_json() -> None:
+    verdict = verdict_json(judged(searched()))
+    assert json.loads(json.dumps(verdict, allow_nan=False)) == verdict
+    assert set(verdict) == {
+        "code", "candidate", "trials", "kept", "probability", "knee_set",
+        "expected_opportunity_cost", "regret_bound", "gain", "objectives_used", "noise",
+        "pronounced",
+    }  # fmt: skip
+    assert 0 < verdict["probability"] <= 1
+    assert verdict["candidate"] in verdict["knee_set"]
+    assert verdict["noise"] is None
+
+
+def test_the_verdict_of_nothing_feasible() -> None:
+    study = Measured(budget="ttft_p95:50")
+    study.add(BASELINE, Speed(100, 10))
+    study.add(BASELINE, Speed(110, 10))
+    verdict = verdict_json(judged(study))
+    assert verdict["code"] == "nothing_feasible"
+    assert verdict["candidate"] is None
+    assert verdict["trials"] == []
+    assert verdict["gain"] is None
+    assert verdict["noise"]["ttft_p95"] == pytest.approx(math.log(1.1) / math.sqrt(2), abs=0.01)
