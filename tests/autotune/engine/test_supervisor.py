@@ -148,8 +148,11 @@ def test_a_host_that_ends_in_a_start_is_classed_by_the_log_of_the_trial(
     open_supervisor: Open, tmp_path: Path
 ) -> None:
     line = "torch.OutOfMemoryError: CUDA out of memory."
-    script = {"start": [[["log", f"(EngineCore pid=1) ERROR 1-1 0:0 [a:1] {line}\n"], ["kill"]]]}
-    script |= {"describe": [[["exit", 1]]]}
+    logged = f"(EngineCore pid=1) ERROR 1-1 0:0 [a:1] {line}\n"
+    script: Script = {
+        "start": [[["log", logged], ["kill"]]],
+        "describe": [[["exit", 1]]],
+    }
     with open_supervisor(script) as supervisor:
         failure = failure_of(lambda: supervisor.start({}, tmp_path / "trial.log"))
         assert failure == Failure("oom_start", line)
