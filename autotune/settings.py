@@ -14,6 +14,12 @@ from autotune.errors import UsageError, nearest
 
 Scalar = int | float | str | bool
 
+_FILE_FORM = "write one `name: value` a line"
+_LIST = "`autotune tune --help` lists the settings and their values"
+_ENGINE_ARG_EXAMPLE = "for example --engine-arg max_model_len=8192"
+_KNOB_EXAMPLE = "for example --knob long_prefill_token_threshold=0,512,1024"
+_OPTIONS = {"engine_args": "--engine-arg", "knobs": "--knob"}
+
 
 class TuneSettings(BaseModel):
     """All settings of ``autotune tune``; the same names stand in ``autotune.yaml``.
@@ -66,6 +72,8 @@ class TuneSettings(BaseModel):
                 raise ValueError(f"knob {name} has no values")
             if len({(type(value), value) for value in values}) < len(values):
                 raise ValueError(f"knob {name} names a value twice")
+            if any(isinstance(value, float) and math.isnan(value) for value in values):
+                raise ValueError(f"knob {name} has a value that is not a number")
         return knobs
 
     @field_validator("warmup_s", "start_timeout_s", "silence_timeout_s")
@@ -97,35 +105,40 @@ def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings
     try:
         return TuneSettings(**merged)
     except ValidationError as error:
-        raise _usage_error(error, config) from error
+        raise _usage_error(error, config, flags) from error
 
 
 def _read(config: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(config.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read {config}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot read {config}: {error.strerror}", hint="name an existing file with --config"
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{config} is no valid YAML: {error}") from error
+        raise UsageError(f"{config} is no valid YAML: {error}", hint=_FILE_FORM) from error
     if not isinstance(content, dict):
-        raise UsageError(f"{config} does not hold settings", hint="write one `name: value` a line")
+        raise UsageError(f"{config} does not hold settings", hint=_FILE_FORM)
     return {str(name).replace("-", "_"): value for name, value in content.items()}
 
 
-def _usage_error(error: ValidationError, config: Path | None) -> UsageError:
+def _usage_error(
+    error: ValidationError, config: Path | None, flags: Mapping[str, Any]
+) -> UsageError:
     first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else "settings"
-    option = "--" + name.replace("_", "-")
-    where = f"{config}: " if config is not None else ""
+    name = str(first["loc"][0])
+    option = _OPTIONS.get(name, "--" + name.replace("_", "-"))
+    where = f"{config}: " if config is not None and flags.get(name) is None else ""
     if first["type"] == "extra_forbidden":
         return UsageError(
-            f"{where}unknown setting {name!r}", hint=nearest(name, TuneSettings.model_fields)
+            f"{where}unknown setting {name!r}",
+            hint=nearest(name, TuneSettings.model_fields) or _LIST,
         )
     if first["type"] == "missing":
         return UsageError(
             f"{option} is missing", hint=f"give {option} or put {name!r} into the --config file"
         )
-    return UsageError(f"{where}{option}: {first['msg'].removeprefix('Value error, ')}")
+    return UsageError(f"{where}{option}: {first['msg'].removeprefix('Value error, ')}", hint=_LIST)
 
 
 def parse_engine_args(items: Sequence[str]) -> dict[str, Any]:
@@ -134,22 +147,10 @@ def parse_engine_args(items: Sequence[str]) -> dict[str, Any]:
     Raises:
         UsageError: a pair without ``=``, a value that is no YAML, or a name given twice.
     """
-    arguments: dict[str, Any] = {}
-    for item in items:
-        name, separator, text = item.partition("=")
-        name = name.strip().removeprefix("--").replace("-", "_")
-        if not separator or not name:
-            raise UsageError(
-                f"--engine-arg {item!r} is not key=value",
-                hint="for example --engine-arg max_model_len=8192",
-            )
-        if name in arguments:
-            raise UsageError(f"--engine-arg {name} is given twice")
-        try:
-            arguments[name] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UsageError(f"--engine-arg {name}: {text!r} is no valid value") from error
-    return arguments
+    return {
+        name: _yaml(text, option="--engine-arg", name=name)
+        for name, text in _pairs(items, option="--engine-arg", example=_ENGINE_ARG_EXAMPLE)
+    }
 
 
 def parse_knobs(items: Sequence[str]) -> dict[str, list[Scalar]]:
@@ -159,13 +160,35 @@ def parse_knobs(items: Sequence[str]) -> dict[str, list[Scalar]]:
         UsageError: a knob without values, or a value that is no scalar.
     """
     knobs: dict[str, list[Scalar]] = {}
-    for name, text in parse_engine_args(items).items():
-        parts = text.split(",") if isinstance(text, str) else [str(text)]
-        values = [yaml.safe_load(part) for part in parts]
+    for name, text in _pairs(items, option="--knob", example=_KNOB_EXAMPLE):
+        values = [_yaml(part, option="--knob", name=name) for part in text.split(",")]
         if not all(isinstance(value, int | float | str | bool) for value in values):
             raise UsageError(
-                f"--knob {name}: {text!r} is not a list of plain values",
-                hint="for example --knob long_prefill_token_threshold=0,512,1024",
+                f"--knob {name}: {text!r} is not a list of plain values", hint=_KNOB_EXAMPLE
             )
         knobs[name] = values
     return knobs
+
+
+def _pairs(items: Sequence[str], *, option: str, example: str) -> list[tuple[str, str]]:
+    """Take ``name=text`` apart; names get underscores."""
+    pairs: dict[str, str] = {}
+    for item in items:
+        name, separator, text = item.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not separator or not name:
+            raise UsageError(f"{option} {item!r} is not key=value", hint=example)
+        if name in pairs:
+            raise UsageError(f"{option} {name} is given twice", hint="keep one of them")
+        pairs[name] = text
+    return list(pairs.items())
+
+
+def _yaml(text: str, *, option: str, name: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(
+            f"{option} {name}: {text!r} is no valid value",
+            hint="values are YAML; quote what has brackets or colons",
+        ) from error

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.settings import TuneSettings, load_settings, parse_engine_args, parse_knobs
+
+GIVEN: dict[str, Any] = {"model": "tiny", "trace": "t.jsonl"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "autotune.yaml"
+
+
+def refusal(config: Path | None = None, **flags: Any) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        load_settings(config, {**GIVEN, **flags})
+    assert caught.value.exit_code == 2
+    assert caught.value.hint, caught.value.message
+    return caught.value
+
+
+def test_flags_alone_are_enough() -> None:
+    settings = load_settings(None, GIVEN)
+    assert settings == TuneSettings(model="tiny", trace="t.jsonl")
+    assert settings.trials == 24
+    assert settings.budget == ""
+
+
+def test_flags_win_and_what_is_not_given_does_not_count(config: Path) -> None:
+    config.write_text("model: big\ntrials: 5\nwarmup-s: 3\nbudget: ttft_p95:800\n")
+    settings = load_settings(config, {**GIVEN, "trials": 7, "seed": None, "budget": None})
+    assert settings.model == "tiny"
+    assert settings.trials == 7
+    assert settings.warmup_s == 3.0
+    assert settings.budget == "ttft_p95:800"
+
+
+def test_engine_arguments_and_knobs_are_merged_key_by_key(config: Path) -> None:
+    config.write_text(
+        "engine_args: {max_model_len: 4096, enforce_eager: true}\nknobs: {block_size: [16, 32]}\n"
+    )
+    settings = load_settings(
+        config,
+        {**GIVEN, "engine_args": {"max_model_len": 8192}, "knobs": {"async_scheduling": [True]}},
+    )
+    assert settings.engine_args == {"max_model_len": 8192, "enforce_eager": True}
+    assert settings.knobs == {"block_size": [16, 32], "async_scheduling": [True]}
+
+
+@pytest.mark.parametrize("name", ["model", "trace"])
+def test_what_is_missing_is_named(name: str) -> None:
+    error = refusal(**{name: None})
+    assert error.message == f"--{name} is missing"
+    assert f"give --{name}" in error.hint
+
+
+def test_an_unknown_key_gets_the_nearest_one(config: Path) -> None:
+    config.write_text("trails: 5\n")
+    error = refusal(config)
+    assert error.message == f"{config}: unknown setting 'trails'"
+    assert error.hint == "did you mean 'trials'?"
+
+
+def test_a_key_like_no_other_gets_the_way_to_the_list(config: Path) -> None:
+    config.write_text("xyzzy: 5\n")
+    assert "autotune tune --help" in refusal(config).hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("trials", 0, "--trials: "),
+        ("trials", 10_001, "--trials: "),
+        ("trials", "many", "--trials: "),
+        ("warmup_s", -1, "--warmup-s: "),
+        ("warmup_s", float("nan"), "--warmup-s: "),
+        ("warmup_s", float("inf"), "--warmup-s: must be a finite number of seconds"),
+        ("start_timeout_s", 0, "--start-timeout-s: "),
+        ("silence_timeout_s", float("inf"), "--silence-timeout-s: must be a finite"),
+        ("seed", -1, "--seed: "),
+        ("seed", 2**31, "--seed: "),
+        ("study_name", "", "--study-name: "),
+        ("study_name", "x" * 1001, "--study-name: "),
+        ("max_failures_in_a_row", 0, "--max-failures-in-a-row: "),
+        ("knobs", {"block_size": []}, "--knob: knob block_size has no values"),
+        ("knobs", {"block_size": [16, 16]}, "--knob: knob block_size names a value twice"),
+        ("knobs", {"share": [0.5, float("nan")]}, "--knob: knob share has a value that is not"),
+        ("engine_args", ["max_model_len"], "--engine-arg: "),
+    ],
+)
+def test_values_out_of_range_name_their_option(name: str, value: object, said: str) -> None:
+    assert refusal(**{name: value}).message.startswith(said)
+
+
+def test_a_value_of_the_file_names_the_file(config: Path) -> None:
+    config.write_text("trials: no\n")
+    assert refusal(config).message.startswith(f"{config}: --trials: ")
+
+
+def test_a_flag_that_overrides_the_file_is_no_fault_of_the_file(config: Path) -> None:
+    config.write_text("trials: 5\n")
+    assert refusal(config, trials=0).message.startswith("--trials: ")
+
+
+def test_values_that_only_look_equal_are_two() -> None:
+    settings = load_settings(None, {**GIVEN, "knobs": {"x": [1, True]}})
+    assert settings.knobs == {"x": [1, True]}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a: [", "is no valid YAML"),
+        (b"\xff\xfe", "is no valid YAML"),
+        (b"- a\n- b\n", "does not hold settings"),
+        (b"", "does not hold settings"),
+        (b"!!python/object/apply:os.system [true]", "is no valid YAML"),
+    ],
+)
+def test_a_file_that_holds_no_settings(config: Path, content: bytes, said: str) -> None:
+    config.write_bytes(content)
+    message = refusal(config).message
+    assert str(config) in message
+    assert said in message
+
+
+def test_a_file_that_cannot_be_read(config: Path) -> None:
+    message = refusal(config).message
+    assert message == f"cannot read {config}: No such file or directory"
+
+
+def test_engine_arguments_are_yaml() -> None:
+    items = [
+        "max-model-len=8192",
+        "--enforce_eager=true",
+        "quantization=null",
+        "dtype=bfloat16",
+        "compilation_config={mode: 0}",
+        "revision='1'",
+        "served_model_name=a=b",
+    ]
+    assert parse_engine_args(items) == {
+        "max_model_len": 8192,
+        "enforce_eager": True,
+        "quantization": None,
+        "dtype": "bfloat16",
+        "compilation_config": {"mode": 0},
+        "revision": "1",
+        "served_model_name": "a=b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        (["max_model_len"], "--engine-arg 'max_model_len' is not key=value"),
+        (["=5"], "--engine-arg '=5' is not key=value"),
+        (["a=1", "--a=2"], "--engine-arg a is given twice"),
+        (["a=[1"], "--engine-arg a: '[1' is no valid value"),
+    ],
+)
+def test_engine_arguments_that_mean_nothing(items: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_engine_args(items)
+    assert caught.value.message == said
+    assert caught.value.hint
+
+
+def test_knobs_are_lists_of_scalars() -> None:
+    items = ["block-size=16,32", "async_scheduling=true,false", "policy=fcfs", "share=0.5, 1"]
+    assert parse_knobs(items) == {
+        "block_size": [16, 32],
+        "async_scheduling": [True, False],
+        "policy": ["fcfs"],
+        "share": [0.5, 1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ("block_size", "--knob 'block_size' is not key=value"),
+        ("block_size=", "--knob block_size: "),
+        ("block_size=16,,32", "--knob block_size: "),
+        ("block_size=[16, 32]", "--knob block_size: "),
+        ("block_size={a: 1}", "--knob block_size: "),
+        ("block_size=a,{", "--knob block_size: "),
+        ("block_size=[16", "--knob block_size: "),
+    ],
+)
+def test_knobs_that_mean_nothing(item: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_knobs([item])
+    assert caught.value.message.startswith(said)
+    assert caught.value.hint
