@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import optuna
 from optuna.samplers import TPESampler
+from optuna.storages import RDBStorage
 from sqlalchemy import event
 
 from storage.records import Outcome
@@ -103,6 +104,7 @@ def forked(work: Callable[[], None]) -> int:
 
 def main(folder: Path, writers: int, trials: int, points: Sequence[str]) -> None:
     url = f"sqlite:///{folder / 'race.db'}"
+    RDBStorage("sqlite://").engine.dispose()  # Optuna imports alembic when it is first used.
     pids = [forked(lambda p=p: controller(f"sqlite:///{folder / p}.db", p)) for p in points]  # type: ignore[misc]
     pids += [forked(lambda i=i: writer(url, i, trials)) for i in range(writers)]  # type: ignore[misc]
     sys.stdout.write(" ".join(str(os.waitpid(pid, 0)[1]) for pid in pids))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import optuna
@@ -15,7 +17,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial
 
 from storage.records import Json, Outcome, StudyRecord
-from storage.repository import Repository
+from storage.repository import Repository, open_repository
 from storage.study import (
     Reconciled,
     close_optuna_study,
@@ -27,7 +29,6 @@ from storage.study import (
 )
 from tests.storage.contract import DONE, begin, finish
 
-pytestmark = pytest.mark.usefixtures("prepared")
 SEQS: Final = (8, 16, 24, 32)
 SPACE: Final[Mapping[str, BaseDistribution]] = {"max_num_seqs": IntDistribution(0, 3)}
 OTHER: Final = Outcome("complete", (812.5, 7.0), {"itl_p99": -0.25}, judged_by="itl_p99:60")
@@ -45,6 +46,34 @@ def _rebuilt(study: optuna.Study, repository: Repository, record: StudyRecord) -
     return rebuild_if_stale(study, repository, record.id, distributions=SPACE, indices_of=_indices)
 
 
+@pytest.fixture(scope="module")
+def mirrored(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of five numbers: complete, a gap, failed, interrupted, complete."""
+    path = tmp_path_factory.mktemp("mirrored") / "study.db"
+    shutil.copy(template, path)
+    study = _open(f"sqlite:///{path}")
+    with open_repository(f"sqlite:///{path}") as repository:
+        opened = repository.open_study("night", fingerprint={}, spec={})
+        for number, outcome in enumerate([DONE, None, Outcome("fail"), None, DONE]):
+            assert _ask(study) == number
+            if number != 1:
+                index = study.trials[number].params["max_num_seqs"]
+                begin(repository, opened.id, number, candidate={"max_num_seqs": SEQS[index]})
+            if outcome is not None:
+                state = "complete" if outcome.values else "failed"
+                finish(repository, opened.id, number, state=state, outcome=outcome)
+                tell_stored(study, repository, opened.id, number)
+        reconcile(study, repository, opened.id)
+    close_optuna_study(study)
+    return path
+
+
+@pytest.fixture
+def url(mirrored: Path, tmp_path: Path) -> str:
+    shutil.copy(mirrored, tmp_path / "study.db")
+    return f"sqlite:///{tmp_path / 'study.db'}"
+
+
 @pytest.fixture
 def study(url: str) -> Iterator[optuna.Study]:
     opened = _open(url)
@@ -53,21 +82,8 @@ def study(url: str) -> Iterator[optuna.Study]:
 
 
 @pytest.fixture
-def record(repository: Repository, study: optuna.Study) -> StudyRecord:
-    """A study of five numbers: complete, a gap, failed, interrupted, infinitely slow."""
-    opened = repository.open_study("night", fingerprint={}, spec={})
-    outcomes = [DONE, None, Outcome("fail"), None, DONE]
-    for number, outcome in enumerate(outcomes):
-        assert _ask(study) == number
-        if number != 1:
-            index = study.trials[number].params["max_num_seqs"]
-            begin(repository, opened.id, number, candidate={"max_num_seqs": SEQS[index]})
-        if outcome is not None:
-            state = "complete" if outcome.values else "failed"
-            finish(repository, opened.id, number, state=state, outcome=outcome)
-            tell_stored(study, repository, opened.id, number)
-    reconcile(study, repository, opened.id)
-    return opened
+def record(repository: Repository) -> StudyRecord:
+    return repository.study("night")
 
 
 def _ask(study: optuna.Study) -> int:
