@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -69,10 +68,12 @@ def run() -> NoReturn:
     except StorageError as error:
         usage = isinstance(error, FingerprintMismatch | UnknownStudy | UnknownTrial)
         _fail(error.message, error.hint, 2 if usage else 4, debug=debug)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except SystemExit as leaving:
+        # Typer and rich silence the streams when a pipe breaks, and leave with 1; but whoever
+        # read our output has seen enough.
+        if isinstance(leaving.__context__, BrokenPipeError):
+            sys.exit(0)
+        raise
     sys.exit(0)
 
 

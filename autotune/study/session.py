@@ -60,7 +60,7 @@ def study_name(settings: TuneSettings) -> str:
 def log_folder(settings: TuneSettings, name: str) -> Path:
     """Return where the engine logs of a study go; any study name makes a plain folder name."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
-    digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    digest = hashlib.blake2b(name.encode(errors="backslashreplace"), digest_size=4).hexdigest()
     return settings.log_folder / f"{plain or 'study'}-{digest}"
 
 

@@ -93,7 +93,7 @@ def test_a_key_like_no_other_gets_the_way_to_the_list(config: Path) -> None:
         ("engine_args", ["max_model_len"], "--engine-arg: "),
     ],
 )
-def test_values_out_of_range_name_their_option(name: str, value: object, said: str) -> None:
+def test_values_out_of_range_name_their_option(name: str, value: Any, said: str) -> None:
     assert refusal(**{name: value}).message.startswith(said)
 
 

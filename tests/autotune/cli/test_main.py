@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune import __version__
+from tests.autotune.cli.conftest import Autotune
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_help_lists_the_commands(autotune: Autotune) -> None:
+    ran = autotune("--help")
+    assert (ran.code, ran.err) == (0, "")
+    for name in ("tune", "best", "trials", "show", "studies", "replay", "trace"):
+        assert f" {name} " in ran.out
+
+
+def test_the_version_goes_to_stdout_and_those_of_others_to_stderr(autotune: Autotune) -> None:
+    ran = autotune("--version")
+    assert (ran.code, ran.out) == (0, f"autotune {__version__}\n")
+    assert "optuna " in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["tuen"], ["tune", "--trails", "5"], ["best", "--format", "xml"], ["show", "first"]],
+)
+def test_usage_errors_exit_with_2(autotune: Autotune, arguments: list[str]) -> None:
+    ran = autotune(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["tune", "--trace", "demo:mixed"], 2, "--model is missing"),
+        (["tune", "--model", "m", "--trace", "t", "--trials", "0"], 2, "--trials: "),
+        (["tune", "--model", "m", "--trace", "none.jsonl"], 2, "No such file"),
+        (["tune", "--model", "m", "--trace", "demo:mixd"], 2, "no demo trace 'demo:mixd'"),
+        (["tune", "--model", "m", "--trace", "demo:mixed", "--budget", "ttfd:5"], 2, "'ttfd'"),
+        (["tune", "--model", "m", "--trace", "demo:mixed", "--classes", "x"], 2, "'x' is no"),
+        (["tune", "--model", "m", "--trace", "demo:mixed", "--window", "soon"], 2, "soon"),
+        (["trials", "--storage", "nonsense"], 4, "nonsense"),
+    ],
+)
+def test_errors_are_two_lines_without_a_traceback(
+    autotune: Autotune, arguments: list[str], code: int, said: str
+) -> None:
+    ran = autotune(*arguments)
+    assert (ran.code, ran.out) == (code, "")
+    error, hint = ran.err.splitlines()
+    assert error.startswith("error: ")
+    assert said in error
+    assert hint.startswith("hint: ")
+
+
+def test_debug_adds_the_traceback(autotune: Autotune, tmp_path: Path) -> None:
+    ran = autotune("--debug", "trials", "--storage", f"sqlite:///{tmp_path / 'none.db'}")
+    assert ran.code == 4
+    assert ran.err.startswith("Traceback (most recent call last):")
+    assert ran.err.splitlines()[-2].startswith("error: ")
+
+
+def run_piped(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(studies: str) -> None:
+    """Nobody reads the pipe any more before the first byte is written."""
+    with run_piped(["trials", "--storage", studies, "--format", "json"]) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert err == ""
+    assert process.returncode == 0
+
+
+def test_no_color_is_obeyed_on_a_terminal(studies: str) -> None:
+    shown = {}
+    for value in ("", "1"):
+        master, slave = os.openpty()
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
+        environment.pop("NO_COLOR", None)
+        if value:
+            environment["NO_COLOR"] = value
+        with os.fdopen(master, "rb", buffering=0) as terminal:
+            done = subprocess.run(
+                [sys.executable, "-m", "autotune", "trials", "--storage", studies],
+                cwd=ROOT,
+                env=environment,
+                stdout=slave,
+                stderr=subprocess.PIPE,
+                check=True,
+            )
+            os.close(slave)
+            shown[value] = terminal.read(1 << 16)
+        assert done.stderr == b""
+    colours = tuple(f"\x1b[{code}".encode() for code in (31, 32, 33, 34, 35, 36))
+    assert not any(colour in shown["1"] for colour in colours)
+    assert b"2048/64" in shown["1"]
+    assert b"2048/64" in shown[""]
