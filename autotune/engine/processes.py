@@ -7,52 +7,75 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 _TERM_GRACE_S = 5.0
+_TRACKER_GRACE_S = 2.0
 _POLL_S = 0.05
-_ENDED = frozenset("ZX")
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    """What the kernel says of a process that runs: its group, and if SIGTERM is ignored."""
+
+    group: int
+    deaf: bool
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """Return None if there is no such process or it is a zombie."""
+        try:
+            lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+            group = os.getpgid(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        if fields["State"][0] in "ZX":
+            return None
+        ignored = int(fields["SigIgn"], 16)
+        return cls(group, deaf=bool(ignored >> (signal.SIGTERM - 1) & 1))
 
 
 def is_running(pid: int) -> bool:
     """Return whether a process exists and is no zombie."""
-    state, _ = _state_and_group(pid)
-    return state not in _ENDED
+    return _Status.of(pid) is not None
 
 
 def end_group(leader: subprocess.Popen[Any]) -> None:
     """End a process group, which may outlive its leader, and reap the leader.
 
-    It is asked first: multiprocessing's resource tracker ignores SIGTERM, unlinks the shared
-    memory of the dead and ends by itself, but killed with them it would leave that behind.
+    All are asked first, then killed, except those that are deaf to the request:
+    multiprocessing's resource tracker is, for it has to unlink the shared memory of the others
+    when they are dead. It is killed last, if it does not end by itself.
     """
     try:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(leader.pid, signal.SIGTERM)
-        deadline_s = time.monotonic() + _TERM_GRACE_S
-        while _group_runs(leader.pid) and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
+        if not _ends_within(leader.pid, _TERM_GRACE_S):
+            for pid, status in _members(leader.pid).items():
+                if not status.deaf:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            _ends_within(leader.pid, _TRACKER_GRACE_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(leader.pid, signal.SIGKILL)
         leader.wait()
 
 
-def _group_runs(group: int) -> bool:
+def _ends_within(group: int, grace_s: float) -> bool:
     """Zombies do not count: an orphan may stay one for long where process 1 does not reap."""
+    deadline_s = time.monotonic() + grace_s
+    while _members(group):
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _members(group: int) -> dict[int, _Status]:
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-    return any(
-        found == group and state not in _ENDED for state, found in map(_state_and_group, pids)
-    )
-
-
-def _state_and_group(pid: int) -> tuple[str, int]:
-    """Return the state letter of a process and its process group, ``("X", 0)`` if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return "X", 0
-    # The name, in parentheses, may hold anything.
-    state, _parent, group = stat.rpartition(")")[2].split()[:3]
-    return state, int(group)
+    statuses = ((pid, _Status.of(pid)) for pid in pids)
+    return {pid: status for pid, status in statuses if status and status.group == group}

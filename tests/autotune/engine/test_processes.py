@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -10,55 +10,79 @@ import pytest
 
 from autotune.engine import processes
 from autotune.engine.processes import end_group, is_running
+from tests.autotune.engine.survival import script
 
-# As the resource tracker of multiprocessing: deaf to SIGTERM, it ends when its work is done.
-TRACKER = """
+# As an engine with the resource tracker of multiprocessing: the tracker is deaf to SIGTERM and
+# ends when its work is done, after all others.
+ENGINE = """
 import os, signal, sys
 from pathlib import Path
 
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
 read_end, write_end = os.pipe()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork():
     os.close(read_end)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    print("ready", flush=True)
-    signal.pause()
+    if sys.argv[2] == "stuck":
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    else:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    print(flush=True)
+    while True:
+        signal.pause()
 os.close(write_end)
 os.read(read_end, 1)
 Path(sys.argv[1]).unlink()
 """
+DEAF = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(flush=True)
+signal.pause()
+"""
 
 
-def test_a_tracker_of_shared_memory_gets_to_unlink_it(tmp_path: Path) -> None:
+@pytest.fixture
+def short_graces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_TERM_GRACE_S", 0.1)
+    monkeypatch.setattr(processes, "_TRACKER_GRACE_S", 0.1)
+
+
+def start_group(source: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a source as the leader of a group, and wait for its first line."""
+    leader = subprocess.Popen(
+        script(source, *arguments), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert leader.stdout is not None
+    with leader.stdout:
+        leader.stdout.readline()
+    return leader
+
+
+@pytest.mark.parametrize("state", ["willing", "stuck"])
+def test_the_tracker_of_shared_memory_gets_to_unlink_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str
+) -> None:
+    monkeypatch.setattr(processes, "_TERM_GRACE_S", 0.1 if state == "stuck" else 10.0)
     segment = tmp_path / "psm_1"
     segment.touch()
-    leader = subprocess.Popen(
-        [sys.executable, "-c", TRACKER, str(segment)],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert leader.stdout is not None
-    assert leader.stdout.readline() == "ready\n"
+    leader = start_group(ENGINE, segment, state)
     end_group(leader)
-    leader.stdout.close()
     assert not segment.exists()
+    assert leader.returncode == (-signal.SIGKILL if state == "stuck" else -signal.SIGTERM)
 
 
-def test_a_group_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_TERM_GRACE_S", 0.1)
-    source = (
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "print(flush=True); signal.pause()"
-    )
-    leader = subprocess.Popen(
-        [sys.executable, "-c", source], stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert leader.stdout is not None
-    leader.stdout.readline()
+@pytest.mark.usefixtures("short_graces")
+def test_a_group_that_does_not_end_is_killed() -> None:
+    leader = start_group(DEAF)
     end_group(leader)
-    leader.stdout.close()
-    assert leader.returncode == -9
+    assert leader.returncode == -signal.SIGKILL
+
+
+def test_a_group_that_has_ended_is_reaped() -> None:
+    leader = start_group("")
+    end_group(leader)
+    assert leader.returncode == 0
+    end_group(leader)
 
 
 def test_a_zombie_does_not_run() -> None:

@@ -1,0 +1,99 @@
+"""SIGKILL of the controller, while a real engine starts and while it works."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.autotune.engine.survival import (
+    end,
+    group_survivors,
+    members_of,
+    script,
+    shared_memory_of,
+)
+from tests.autotune.engine.tiny import ENGINE_ARGS, ENVIRONMENT
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+
+TIMEOUT_S = 20.0
+ROOT = Path(__file__).resolve().parents[3]
+
+# Says the pid of the host, and then each report of a replay that would take minutes.
+CONTROLLER = """
+import json, sys
+from pathlib import Path
+from autotune.engine.protocol import ReplayPlan
+from autotune.engine.supervisor import Supervisor
+from autotune.traffic.model import Trace, TraceRequest
+
+folder = Path(sys.argv[1])
+rows = [TraceRequest(0.0, 64, 8000, (row,)) for row in range(4)]
+trace = Trace.build(rows, block_size=512, prefixes_known=True, source="endless")
+with Supervisor(log_folder=folder) as supervisor:
+    supervisor.validate({})
+    print(supervisor._process.pid, flush=True)
+    supervisor.start(json.loads(sys.argv[2]), folder / "trial.log")
+    plan = ReplayPlan(seed=1, salt="s", warmup_requests=0)
+    supervisor.replay(trace, plan, lambda report: print(report["tokens"], flush=True))
+"""
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        script(CONTROLLER, tmp_path, json.dumps(dict(ENGINE_ARGS))),
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+    )
+    yield process
+    end(process)
+
+
+def read_number(controller: subprocess.Popen[str]) -> int:
+    assert controller.stdout is not None
+    return int(controller.stdout.readline())
+
+
+def names(processes: list[psutil.Process]) -> str:
+    return " ".join(" ".join(process.cmdline()) for process in processes)
+
+
+def test_nothing_outlives_a_controller_that_is_killed_during_a_replay(
+    controller: subprocess.Popen[str],
+) -> None:
+    host = read_number(controller)
+    while read_number(controller) == 0:
+        pass
+    processes = members_of(host)
+    segments = shared_memory_of(processes)
+    assert "EngineCore" in names(processes)
+    assert len(processes) >= 3
+    assert segments
+    end(controller)
+    assert group_survivors(host, timeout_s=TIMEOUT_S) == []
+    assert [segment for segment in segments if segment.exists()] == []
+
+
+def test_nothing_outlives_a_controller_that_is_killed_during_a_start(
+    controller: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    host = read_number(controller)
+    log = tmp_path / "trial.log"
+    deadline_s = time.monotonic() + 120.0
+    # From its first line on EngineCore takes no more than a note of SIGTERM.
+    while not (log.exists() and "(EngineCore pid=" in log.read_text(errors="replace")):
+        assert time.monotonic() < deadline_s
+        assert controller.poll() is None
+        time.sleep(0.1)
+    assert "EngineCore" in names(members_of(host))
+    end(controller)
+    assert group_survivors(host, timeout_s=TIMEOUT_S) == []
