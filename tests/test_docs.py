@@ -315,7 +315,14 @@ def test_requests_needed_are_those_of_the_code(aggregate: str) -> None:
 @pytest.mark.parametrize(
     ("page", "figures"),
     [
-        ("diagnosis.md", [100 * diagnosis.FULL_STEP_SHARE, 100 * diagnosis.BOUND_SHARE]),
+        (
+            "diagnosis.md",
+            [
+                100 * diagnosis.FULL_STEP_SHARE,
+                100 * diagnosis.BOUND_SHARE,
+                100 * diagnosis.CHUNKED_SHARE,
+            ],
+        ),
         ("diagnosis.md", [100 * diagnosis.KV_FULL, diagnosis.STARVED_TPOT]),
         ("trials.md", [replays.MAX_SEND_LAG_MS, 100 * replays.MAX_SEND_LAG_SHARE]),
         ("trials.md", [plan.CONFIRM_FROM]),

@@ -24,6 +24,9 @@ FULL_STEP_SHARE = 0.9
 BOUND_SHARE = 0.1
 """A limit that binds in at least this share of the busy steps is said to bind."""
 
+CHUNKED_SHARE = 0.5
+"""The step budget binds when this share of the prompt tokens was computed in full steps."""
+
 KV_FULL = 0.95
 """KV cache use from which on new requests wait for room."""
 
@@ -35,13 +38,14 @@ STARVED_TPOT = 1.1
 class Load:
     """An iteration log in the figures that a diagnosis needs.
 
-    Shares are of the steps that computed anything; ``gaps_beside_prefill`` is the share of token
-    gaps that ended with a step which also computed prefill.
+    Shares are of the steps that computed anything. ``prefill_in_full_steps`` is the share of the
+    prompt tokens that full steps computed, ``gaps_beside_prefill`` the share of token gaps that
+    ended with a step which also computed prefill, None without gaps.
     """
 
     steps: int
     full_steps: float
-    chunked_steps: float
+    prefill_in_full_steps: float
     capped_steps: float
     kv_full_steps: float
     waiting_steps: float
@@ -92,7 +96,7 @@ def summarise(
     return Load(
         steps=steps,
         full_steps=float(full.sum() / steps),
-        chunked_steps=float((full & (prefill_tokens > 0)).sum() / steps),
+        prefill_in_full_steps=float(prefill_tokens[full].sum() / max(1, prefill_tokens.sum())),
         capped_steps=float((queued & (running >= max_num_seqs)).sum() / steps),
         kv_full_steps=float((queued & (kv_usage >= KV_FULL)).sum() / steps),
         waiting_steps=float(queued.sum() / steps),
@@ -141,11 +145,12 @@ def diagnose(
             f"TPOT p95 is {tpot_ratio:.2f} times the baseline's: prefill crowds out decodes",
             f"lower {TOKENS}",
         )
-    if load.full_steps >= BOUND_SHARE:
+    if load.prefill_in_full_steps >= CHUNKED_SHARE:
         return Diagnosis(
             "budget_bound",
-            f"{load.full_steps:.0%} of the steps were filled to the budget of {tokens} tokens",
-            f"raise {TOKENS} for TTFT and throughput",
+            f"{load.prefill_in_full_steps:.0%} of the prompt tokens were computed in steps filled "
+            f"to the budget of {tokens} tokens",
+            f"raise {TOKENS}",
         )
     if load.waiting_steps < BOUND_SHARE and load.full_steps == 0:
         return Diagnosis(
@@ -156,6 +161,7 @@ def diagnose(
         )
     return Diagnosis(
         "balanced",
-        f"{load.full_steps:.0%} of the steps were full, none of the limits held much up",
+        f"{load.prefill_in_full_steps:.0%} of the prompt tokens were computed in full steps, "
+        "none of the limits held much up",
         "",
     )

@@ -54,17 +54,18 @@ PREEMPTED = ints(0, first=1, share=0.05)
     ("measured", "ratios", "code", "knob"),
     [
         (load(), {}, "under_loaded", ""),
-        (load(prefill=FULL), {}, "budget_bound", f"raise {TOKENS} for TTFT and throughput"),
+        (load(prefill=FULL), {}, "budget_bound", f"raise {TOKENS}"),
         (load(running=CAPPED, waiting=QUEUE), {}, "sequence_bound", f"raise {SEQS}"),
         (load(kv_usage=0.97, waiting=QUEUE), {}, "kv_bound", f"lower {SEQS}"),
         (load(preemptions=PREEMPTED), {}, "kv_bound", f"lower {SEQS}"),
         (load(), RATIOS, "decode_starved", f"lower {TOKENS}"),
         (load(waiting=QUEUE), {}, "balanced", ""),
         (load(prefill=ints(32, first=500, share=0.05)), {}, "balanced", ""),
+        (load(prefill=ints(0, first=504, share=0.05)), {}, "budget_bound", f"raise {TOKENS}"),
     ],
     ids=[
         "nothing", "full steps", "sequences", "kv full", "preemptions", "starved", "queue",
-        "one full step",
+        "one full step", "rare full steps with all the prompts",
     ],
 )  # fmt: skip
 def test_each_condition_has_its_code(
@@ -127,7 +128,7 @@ def test_a_log_in_figures() -> None:
     assert measured.to_json() == {
         "steps": 20,
         "full_steps": 0.25,
-        "chunked_steps": 0.25,
+        "prefill_in_full_steps": 1.0,
         "capped_steps": 0.0,
         "kv_full_steps": 0.0,
         "waiting_steps": 0.5,
@@ -143,7 +144,7 @@ def test_a_log_in_figures() -> None:
 def test_a_full_step_without_prefill_is_not_chunked() -> None:
     measured = load(prefill=ints(0), decode=ints(8, first=500))
     assert measured.full_steps == 0.5
-    assert measured.chunked_steps == 0.0
+    assert measured.prefill_in_full_steps == 0.0
 
 
 def test_a_log_without_steps_or_gaps() -> None:
