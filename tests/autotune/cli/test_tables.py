@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+
+from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.cli.tables import console, figure, limits, plain_line
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(None, 1, "-"), (math.inf, 1, "inf"), (12.345, 1, "12.3"), (0.5, 0, "0"), (3.0, 2, "3.00")],
+)
+def test_figures(value: float | None, digits: int, text: str) -> None:
+    assert figure(value, digits) == text
+
+
+def test_candidates_in_few_characters() -> None:
+    assert limits({TOKENS: 2048, SEQS: 64}) == "2048/64"
+    assert limits({"block_size": 32, SEQS: 64, TOKENS: 2048}) == "2048/64 block_size=32"
+
+
+def test_no_name_drives_the_terminal() -> None:
+    assert plain_line("a\x1b[31mb\r\nc\u202e") == "a\ufffd[31mb\ufffd\ufffdc\ufffd"
+    assert plain_line("Größe 模型") == "Größe 模型"
+
+
+def test_a_pipe_is_wide_enough_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console(io.StringIO()).width == 120
+    monkeypatch.setenv("COLUMNS", "70")
+    assert console(io.StringIO()).width == 70

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.supervisor import Description, Supervisor
+from autotune.errors import EnvironmentFault, TraceError, UsageError
+from autotune.study.session import (
+    describe_engine,
+    log_folder,
+    one_line,
+    read_traffic,
+    study_name,
+)
+from objectives.errors import ObjectiveError
+from tests.autotune.study.scripted import DESCRIPTION, settings_of
+
+KNOWN = ("model", "max_model_len", "max_num_seqs")
+
+
+class Validator:
+    """A supervisor whose vLLM has one objection, or fails."""
+
+    host_log = Path("logs/host.log")
+
+    def __init__(self, error: str | None = None, *, fails: str | None = None) -> None:
+        self._error = error
+        self._fails = fails
+        self.described: list[Mapping[str, Any]] = []
+
+    def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+        refused_by_value = self._error is not None and set(engine_args) <= set(KNOWN)
+        return self._error, () if refused_by_value else KNOWN
+
+    def describe(self, engine_args: Mapping[str, Any]) -> Description:
+        self.described.append(engine_args)
+        if self._fails is not None:
+            raise TrialFailed(Failure("unknown", self._fails))
+        return DESCRIPTION
+
+
+def described(validator: Validator, **changes: Any) -> Description:
+    return describe_engine(settings_of(**changes), cast("Supervisor", validator))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"model": "demo:tiny-llama", "trace": "demo:mixed"}, "tiny-llama-mixed"),
+        ({"model": "meta/Llama-3", "trace": "/a/day.jsonl"}, "Llama-3-day"),
+        ({"model": "/models/big/", "trace": "t.jsonl", "window": "0:9"}, "big-t-0:9"),
+        ({"study_name": "../../etc"}, "../../etc"),
+    ],
+)
+def test_a_study_is_named_after_model_and_trace(changes: dict[str, str], name: str) -> None:
+    assert study_name(settings_of(**changes)) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc/passwd",
+        "/",
+        "..",
+        ".",
+        "a/b",
+        "a\\b",
+        "x" * 1000,
+        "夜 🌙",
+        "a\nb",
+        "-rf",
+        "\udcff",
+    ],
+)
+def test_any_name_makes_a_plain_folder(name: str) -> None:
+    folder = log_folder(settings_of(log_folder="logs"), name)
+    assert folder.parent == Path("logs")
+    assert folder.name.isascii()
+    assert folder.name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    assert not folder.name.startswith((".", "-"))
+    assert len(folder.name) < 80
+
+
+def test_names_that_look_alike_get_folders_of_their_own() -> None:
+    settings = settings_of()
+    assert log_folder(settings, "a/b") != log_folder(settings, "a b")
+    assert log_folder(settings, "a/b") == log_folder(settings, "a/b")
+
+
+def test_traffic_is_read_with_its_classes() -> None:
+    traffic = read_traffic(settings_of(trace="demo:mixed", window="0:5"))
+    assert traffic.trace.duration_s < 5
+    assert [each.name for each in traffic.classes] == ["short", "long"]
+    traffic = read_traffic(settings_of(trace="demo:mixed", classes=""))
+    assert traffic.classes == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"trace": "none.jsonl"}, TraceError),
+        ({"trace": "demo:none"}, UsageError),
+        ({"trace": "demo:mixed", "window": "90:99"}, TraceError),
+        ({"trace": "demo:mixed", "budget": "ttft_p95@huge:9"}, ObjectiveError),
+    ],
+)
+def test_traffic_that_cannot_be_used(changes: dict[str, str], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        read_traffic(settings_of(**changes))
+
+
+def test_an_engine_is_described() -> None:
+    validator = Validator()
+    assert described(validator, engine_args={"max_model_len": 9}) is DESCRIPTION
+    assert validator.described == [{"model": "tiny", "max_model_len": 9}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"engine_args": {"max_modl_len": 1}}, "unexpected keyword argument"),
+        ({"knobs": {"max_modl_len": [1]}}, None),
+    ],
+)
+def test_an_unknown_argument_gets_the_nearest(changes: dict[str, Any], error: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        described(Validator(error), **changes)
+    assert caught.value.message == "vLLM has no engine argument 'max_modl_len'"
+    assert caught.value.hint == "did you mean 'max_model_len'?"
+
+
+def test_a_refusal_is_told_in_one_line() -> None:
+    error = "1 validation error for EngineArgs\n  Value error, too long [type=value]\n  See x"
+    with pytest.raises(UsageError) as caught:
+        described(Validator(error))
+    assert caught.value.message == (
+        "vLLM refuses the engine arguments: Value error, too long [type=value]"
+    )
+    assert caught.value.hint
+
+
+def test_a_missing_vllm_has_a_way_out() -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        described(Validator(fails="ModuleNotFoundError: No module named 'vllm'"))
+    assert caught.value.message == "vLLM is not installed in this environment"
+    assert "vllm-autotune[vllm]" in caught.value.hint
+
+
+def test_a_model_that_does_not_load_has_a_log() -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        described(Validator(fails="OSError: tiny is no model"))
+    assert "OSError: tiny is no model" in caught.value.message
+    assert "logs/host.log" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("", ""), ("\n a \n b", "a"), ("x\n  Assertion failed, y", "Assertion failed, y")],
+)
+def test_one_line_of_many(text: str, line: str) -> None:
+    assert one_line(text) == line

@@ -1,0 +1,205 @@
+"""The main job on real engines: tune, export, stop, resume."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+TUNE = (
+    "tune", "--model", "demo:tiny-llama", "--trace", "demo:mixed", "--window", "0:5",
+    "--warmup-s", "1", "--budget", "ttft_p95:300 tpot_p95:12", "--study-name", "job",
+    "--engine-arg", "load_format=dummy", "--engine-arg", "kv_cache_memory_bytes=67108864",
+    "--engine-arg", "enforce_eager=true", "--engine-arg", "max_model_len=8192",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where the command runs, with its database and logs."""
+
+    path: Path
+
+    def command(
+        self, arguments: Sequence[str], stderr: int = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "autotune", *arguments],
+            cwd=self.path,
+            env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        with self.command(arguments) as process:
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def trials(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = json.loads(self.run("trials", "--format", "json").stdout)
+        return listed
+
+    @property
+    def processes(self) -> list[str]:
+        """The command lines of all processes that work in the folder or name it."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                text = (entry / "cmdline").read_text().replace("\0", " ")
+                cwd = (entry / "cwd").readlink()
+            except OSError:
+                continue
+            if cwd == self.path or str(self.path) in text:
+                found.append(text)
+        return found
+
+
+def read_until(terminal: io.RawIOBase, text: str) -> str:
+    """Return what the terminal showed up to ``text``, or to its end without it."""
+    shown = b""
+    while text.encode() not in shown:
+        try:
+            shown += terminal.read(4096) or b""
+        except OSError:  # The other side of a terminal is gone.
+            break
+    return shown.decode(errors="replace")
+
+
+def facts(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return trials without what depends on later ones: utilization is relative to the best."""
+    kept = copy.deepcopy(trials)
+    for each in kept:
+        (each["metrics"] or {}).pop("utilization", None)
+    return kept
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    return Folder(tmp_path_factory.mktemp("job").resolve())
+
+
+@pytest.fixture(scope="module")
+def first(folder: Folder) -> subprocess.CompletedProcess[str]:
+    """Two trials: the baseline and one more."""
+    return folder.run(*TUNE, "--trials", "2")
+
+
+def test_the_job_ends_with_a_verdict(
+    folder: Folder, first: subprocess.CompletedProcess[str]
+) -> None:
+    assert first.returncode in (0, 3), first.stderr
+    headline = r"^(The knee is at|Keep what you have|Not converged|Nothing keeps the budget)"
+    assert re.search(headline, first.stdout, re.MULTILINE)
+    assert "trial 1/2 baseline" in first.stderr
+    assert "trial 2/2 search" in first.stderr
+    assert "Traceback" not in first.stderr
+    assert folder.processes == []
+
+
+def test_its_trials_are_measured(folder: Folder, first: subprocess.CompletedProcess[str]) -> None:
+    trials = folder.trials()
+    assert [(each["number"], each["phase"], each["state"]) for each in trials] == [
+        (0, "baseline", "complete"),
+        (1, "search", "complete"),
+    ]
+    for each in trials:
+        metrics = each["metrics"]
+        assert 0 < metrics["ttft_p50"] <= metrics["ttft_p95"]
+        assert 0 < metrics["tpot_p50"] <= metrics["tpot_p95"]
+        assert 0 < metrics["utilization"] <= 1
+        assert each["timings"]["start_s"] > 0
+        assert each["diagnosis"]["code"]
+        assert each["candidate"]["max_num_seqs"] % 8 == 0
+
+
+def test_the_winner_is_exported(folder: Folder, first: subprocess.CompletedProcess[str]) -> None:
+    best = folder.run("best", "--format", "json")
+    assert best.returncode == first.returncode
+    if first.returncode == 3:
+        assert best.stdout == ""
+        assert best.stderr.startswith("error: Nothing keeps the budget")
+        return
+    exported = json.loads(best.stdout)
+    tested = [each["candidate"] for each in folder.trials()]
+    assert exported["candidate"] in tested
+    assert exported["engine_args"]["max_model_len"] == 8192
+
+
+def test_the_same_command_again_runs_nothing(
+    folder: Folder, first: subprocess.CompletedProcess[str]
+) -> None:
+    before = folder.trials()
+    again = folder.run(*TUNE, "--trials", "2")
+    assert again.returncode == first.returncode
+    assert again.stdout == first.stdout
+    assert "starting an engine" not in again.stderr
+    assert folder.trials() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        (["--seed", "1"], "seed: 0 before, 1 now"),
+        (["--engine-arg", "block_size=32"], "engine_args.block_size: None before, 32 now"),
+    ],
+)
+def test_another_job_under_the_same_name_is_refused(
+    folder: Folder,
+    first: subprocess.CompletedProcess[str],
+    changed: list[str],
+    difference: str,
+) -> None:
+    before = folder.trials()
+    refused = folder.run(*TUNE, "--trials", "2", *changed)
+    assert refused.returncode == 2
+    assert difference in refused.stderr
+    assert "hint: " in refused.stderr
+    assert folder.trials() == before
+
+
+def test_a_termination_in_a_replay_leaves_nothing_behind_and_is_made_up_for(
+    folder: Folder, first: subprocess.CompletedProcess[str]
+) -> None:
+    before = folder.trials()
+    master, slave = os.openpty()
+    with (
+        os.fdopen(master, "rb", buffering=0) as terminal,
+        folder.command([*TUNE, "--trials", "3"], stderr=slave) as process,
+    ):
+        os.close(slave)
+        shown = read_until(terminal, "· replay")
+        process.send_signal(signal.SIGTERM)
+        shown += read_until(terminal, "goes on from here.")
+        out, _ = process.communicate()
+    assert process.returncode == 143, shown
+    assert out == ""
+    assert "trial 3/3" in shown
+    assert "SIGTERM: stopped" in shown
+    assert folder.processes == []
+    stopped = folder.trials()
+    assert facts(stopped[:2]) == facts(before)
+    assert [each["state"] for each in stopped[2:]] == ["interrupted"]
+
+    resumed = folder.run(*TUNE, "--trials", "3")
+    assert resumed.returncode in (0, 3), resumed.stderr
+    trials = folder.trials()
+    assert facts(trials[:3]) == facts(stopped)
+    assert [each["state"] for each in trials[3:]] == ["complete"]
+    assert trials[3]["candidate"] == trials[2]["candidate"]
+    assert folder.processes == []
