@@ -43,7 +43,10 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}") from error
+        raise TraceError(
+            f"{path}: {error.strerror or error}",
+            hint="name a trace file that exists, or demo:mixed",
+        ) from error
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
