@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.failures import classify_run, classify_start, read_tail
-from autotune.engine.parent_death import become_host, die_with_parent
+from autotune.engine.parent_death import arm_in_engine, become_host, die_with_parent
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.traffic.prompts import prompt_token_ids
 from autotune.traffic.replay import PreparedRequest, Replay
@@ -258,3 +258,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":
+    # A process that multiprocessing spawned below us imports this before anything of vLLM, whose
+    # plug-ins are loaded only after EngineCore has shaken hands with its front end.
+    arm_in_engine()

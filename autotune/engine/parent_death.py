@@ -23,13 +23,15 @@ GRACE_S = 10.0
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 1.0
+_THREAD = "autotune-parent-death"
 
 
 def become_host() -> None:
     """Mark this process as the engine host, so that the engines it starts end with it.
 
-    A process that is started anew arms itself as it loads vLLM's plug-ins. A forked one inherits
-    vLLM's note that they are loaded, hence the hook.
+    A process that multiprocessing spawns arms itself as it imports its parent's main module, see
+    the end of ``autotune.engine.host``; any other that vLLM starts, as it loads the plug-ins. A
+    forked one does neither, hence the hook.
     """
     os.environ[HOST_VARIABLE] = str(os.getpid())
     os.register_at_fork(after_in_child=arm_in_engine)
@@ -51,14 +53,18 @@ def die_with_parent(signum: int, *, parent_pid: int) -> None:
 
 
 def arm_in_engine() -> None:
-    """vLLM plug-in entry point: tie an engine process to its parent, in our engines only.
+    """Tie an engine process to its parent, in our engines only; safe to repeat.
 
-    vLLM calls it in each of its processes before a model is loaded. SIGTERM lets EngineCore and
-    its workers unlink their shared memory. EngineCore only takes a note of it while it loads a
-    model, and cannot see it inside a stuck kernel, so SIGKILL follows after ``GRACE_S``.
+    Also vLLM's plug-in entry point: it is called in each of its processes before a model is
+    loaded. SIGTERM lets EngineCore and its workers unlink their shared memory. EngineCore only
+    takes a note of it while it loads a model, and cannot see it inside a stuck kernel, so SIGKILL
+    follows after ``GRACE_S``.
     """
     host_pid = os.environ.get(HOST_VARIABLE)
     if host_pid is None or host_pid == str(os.getpid()):
+        return
+    # A fork takes no threads along, so this also tells whether it was this process.
+    if any(thread.name == _THREAD for thread in threading.enumerate()):
         return
     parent_pid = os.getppid()
     die_with_parent(signal.SIGTERM, parent_pid=parent_pid)
@@ -66,7 +72,7 @@ def arm_in_engine() -> None:
     if not is_running(int(host_pid)):
         os.kill(os.getpid(), signal.SIGKILL)
     threading.Thread(
-        target=_kill_after_parent, args=(parent_pid,), name="parent-death", daemon=True
+        target=_kill_after_parent, args=(parent_pid,), name=_THREAD, daemon=True
     ).start()
 
 

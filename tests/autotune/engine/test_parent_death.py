@@ -53,6 +53,19 @@ child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=subproces
 print(os.getpid(), child.stdout.readline(), end="", flush=True)
 signal.pause()
 """
+SPAWNING_HOST = """
+import multiprocessing, os, signal, sys
+from autotune.engine import host
+from autotune.engine.parent_death import become_host
+
+become_host()
+# As with ``python -m autotune.engine.host``.
+sys.modules["__main__"] = host
+child = multiprocessing.get_context("spawn").Process(target=signal.pause)
+child.start()
+print(os.getpid(), child.pid, flush=True)
+signal.pause()
+"""
 FORKING_HOST = """
 import os, signal
 from autotune.engine.parent_death import become_host
@@ -129,8 +142,9 @@ def test_an_engine_dies_with_its_host_even_if_it_ignores_the_request(hearing: st
     assert survivors([engine], timeout_s=TIMEOUT_S) == []
 
 
-def test_a_forked_engine_dies_with_its_host() -> None:
-    host = spawn(FORKING_HOST)
+@pytest.mark.parametrize("source", [FORKING_HOST, SPAWNING_HOST], ids=["forked", "spawned"])
+def test_an_engine_without_plugins_dies_with_its_host(source: str) -> None:
+    host = spawn(source)
     _, engine = read_pids(host)
     end(host)
     assert survivors([engine], timeout_s=TIMEOUT_S) == []
@@ -161,6 +175,25 @@ def test_arming_after_the_parent_has_died_ends_the_process(arm: str) -> None:
     os.write(write_end, b"\n")
     os.close(write_end)
     assert survivors([child], timeout_s=TIMEOUT_S) == []
+
+
+def test_arming_twice_is_arming_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    may_end = threading.Event()
+
+    def wait(_parent_pid: int) -> None:
+        may_end.wait()
+
+    monkeypatch.setattr(parent_death, "die_with_parent", lambda *_, **__: asked.append("once"))
+    monkeypatch.setattr(parent_death, "_kill_after_parent", wait)
+    monkeypatch.setenv(HOST_VARIABLE, str(os.getppid()))
+    before = set(threading.enumerate())
+    arm_in_engine()
+    arm_in_engine()
+    (watcher,) = set(threading.enumerate()) - before
+    may_end.set()
+    watcher.join()
+    assert asked == ["once"]
 
 
 def test_nothing_is_armed_outside_our_engines(unarmed: pytest.MonkeyPatch) -> None:
