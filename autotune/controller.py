@@ -237,13 +237,13 @@ class Controller:
         )
 
     def _conclude(self) -> Judgement | None:
-        judgement = self.judge(finished=True)
+        judgement = self.judge()
         verdict = None if judgement is None else verdict_json(judgement)
         self._repository.set_verdict(self._study_id, verdict)
         self._repository.set_state(self._study_id, "finished")
         return judgement
 
-    def judge(self, *, finished: bool = False) -> Judgement | None:
+    def judge(self) -> Judgement | None:
         """Return what the trials so far say."""
         return judge(
             self._rows(),
@@ -251,7 +251,6 @@ class Controller:
             budget=self._job.budget,
             classes=self._job.classes,
             baseline=self._job.baseline,
-            finished=finished,
         )
 
     def _finalist(self) -> Candidate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,6 +64,17 @@ class TuneSettings(BaseModel):
     start_timeout_s: float = Field(default=1800.0, gt=0.0)
     silence_timeout_s: float = Field(default=120.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
+
+    @field_validator("engine_args")
+    @classmethod
+    def _plain(cls, engine_args: dict[str, Any]) -> dict[str, Any]:
+        # They travel to the engine host, and are exported, as JSON.
+        for name, value in engine_args.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{name} has a value that JSON cannot hold") from error
+        return engine_args
 
     @field_validator("knobs")
     @classmethod

@@ -97,8 +97,9 @@ def _remark(row: Mapping[str, Any]) -> str:
         return f"{row['state']}: {row['failure']['class']}"
     if row["diagnosis"] is None:
         return str(row["state"])
-    knob = row["diagnosis"]["next_knob"]
-    return f"{row['diagnosis']['code']}{', ' + knob if knob else ''}"
+    # The column heading is tokens/seqs as well.
+    knob = row["diagnosis"]["next_knob"].replace("max_num_batched_", "").replace("max_num_", "")
+    return f"{row['diagnosis']['code']}{': ' + knob if knob else ''}"
 
 
 def plain_line(text: str) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.tables import figure, limits
+from objectives.budget import margins
 
 if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
     from objectives.knee import TradeOff
+    from objectives.statistics import Interval
     from storage.records import TrialRecord
 
 _UNITS = {"busy_s_per_1k_tokens": "s busy per 1,000 tokens"}
@@ -88,7 +90,7 @@ def _budget(judgement: Judgement, chosen: Cell) -> Iterator[str]:
         upper = (
             "no upper bound, the window is too short"
             if bound is None
-            else (f"at most {figure(bound)} with 95 % confidence")
+            else f"upper bound {figure(bound)}"
         )
         yield f"{limit.key} is {figure(value)} ms of {figure(limit.limit_ms)} allowed ({upper})."
     if judgement.kept is None:
@@ -108,12 +110,23 @@ def _against_baseline(judgement: Judgement, chosen: Cell) -> Iterator[str]:
         if base.metrics.get(name) is not None
     ]
     yield f"Against the baseline {limits(base.candidate)}: {', '.join(changes)}."
-    if judgement.gain is not None:
-        estimate, bounds = judgement.gain
-        yield (
-            f"The gain is {figure(estimate, 2)} widths of the budget "
-            f"(90 % interval {figure(bounds.low, 2)} to {figure(bounds.high, 2)})."
-        )
+    if not base.feasible:
+        broken = [
+            f"{limit.key} {figure(base.metrics.get(limit.key))} of {figure(limit.limit_ms)} ms"
+            for limit in judgement.budget.limits
+            if (margins(judgement.budget, base.metrics)[limit.key] or 0.0) > 0
+        ]
+        yield f"The baseline breaks the budget: {', '.join(broken) or 'requests failed'}."
+    elif judgement.gain is not None:
+        yield f"The gain is {_gain(judgement.gain)}."
+
+
+def _gain(gain: tuple[float, Interval]) -> str:
+    estimate, bounds = gain
+    return (
+        f"{figure(estimate, 2)} widths of the budget "
+        f"(90 % interval {figure(bounds.low, 2)} to {figure(bounds.high, 2)})"
+    )
 
 
 def _trade(judgement: Judgement, trade: TradeOff) -> str:
@@ -138,6 +151,11 @@ def _certainty(judgement: Judgement) -> Iterator[str]:
     certainty = judgement.certainty
     if certainty is None or judgement.knee is None:
         return
+    if judgement.code == "keep_default":
+        if judgement.knee.cell != judgement.winner and judgement.gain is not None:
+            best = limits(judgement.cells[judgement.knee.cell].candidate)
+            yield f"{best} scored better by {_gain(judgement.gain)}, which is within the noise."
+        return
     cells = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
     yield (
         f"Confidence: {certainty.probability[judgement.knee.cell]:.0%} that "
@@ -150,8 +168,10 @@ def _certainty(judgement: Judgement) -> Iterator[str]:
 def _left_out(judgement: Judgement) -> Iterator[str]:
     left = [
         _named(name)
-        for name, used in zip(judgement.names, judgement.scores.used, strict=True)
-        if not used
+        for name, used, ideal in zip(
+            judgement.names, judgement.scores.used, judgement.scores.ideal, strict=True
+        )
+        if not used and math.isfinite(ideal)
     ]
     if left:
         yield f"Not counted, since it differs by less than its noise: {', '.join(left)}."

@@ -178,7 +178,7 @@ class Supervisor:
             return self._channel
         self._log_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ours, theirs = socket.socketpair()
-        with self.host_log.open("ab") as log:
+        with self.host_log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*self._command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,

@@ -84,7 +84,6 @@ def judge(
     budget: Budget,
     classes: Sequence[LengthClass],
     baseline: Candidate,
-    finished: bool,
 ) -> Judgement | None:
     """Return the judgement over all complete trials, None if there is none yet.
 
@@ -110,8 +109,6 @@ def judge(
     if knee is not None and base is not None:
         gain = _gain(scores, draws, base, knee.cell)
     code = _code(knee, base, feasible, gain, _noise_of_gain(scores, noise, cells, knee, base))
-    if code == "not_converged" and not finished:
-        code = "knee"
     winner = base if code == "keep_default" else (None if knee is None else knee.cell)
     return Judgement(
         code=code,

@@ -41,7 +41,6 @@ def load_view(repository: Repository, name: str | None) -> StudyView:
         budget=parse_budget(study.spec["budget"]),
         classes=parse_classes(study.spec["classes"]),
         baseline=study.fingerprint["baseline"],
-        finished=study.state == "finished",
     )
     return StudyView(study, trials, judgement)
 

@@ -198,3 +198,10 @@ def test_knobs_that_mean_nothing(item: str, said: str) -> None:
         parse_knobs([item])
     assert caught.value.message.startswith(said)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", [".nan", ".inf", "2024-01-01", "{a: .nan}"])
+def test_engine_arguments_that_json_cannot_hold_are_refused(text: str) -> None:
+    given = {"model": "m", "trace": "t", "engine_args": parse_engine_args([f"seed={text}"])}
+    with pytest.raises(UsageError, match="seed has a value that JSON cannot hold"):
+        load_settings(None, given)

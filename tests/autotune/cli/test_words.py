@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -85,8 +87,8 @@ def judgement(
 def test_a_knee() -> None:
     assert verdict_lines(judgement("knee", winner=1)) == [
         "The knee is at 512/64 (max_num_batched_tokens/max_num_seqs).",
-        "ttft_p95 is 180.0 ms of 300.0 allowed (at most 290.0 with 95 % confidence).",
-        "tpot_p95 is 9.4 ms of 16.0 allowed (at most 15.0 with 95 % confidence).",
+        "ttft_p95 is 180.0 ms of 300.0 allowed (upper bound 290.0).",
+        "tpot_p95 is 9.4 ms of 16.0 allowed (upper bound 15.0).",
         (
             "Against the baseline 2048/64: ttft_p95 95.0 → 180.0, tpot_p95 19.6 → 9.4, "
             "itl_p99 58.8 → 28.2, tokens_per_busy_s 1000.0 → 1100.0."
@@ -105,7 +107,7 @@ def test_a_knee() -> None:
 def test_a_default_that_is_kept() -> None:
     assert verdict_lines(judgement("keep_default", winner=0))[:2] == [
         "Keep what you have: 2048/64 is as good as anything that was tried.",
-        "ttft_p95 is 95.0 ms of 300.0 allowed (at most 290.0 with 95 % confidence).",
+        "ttft_p95 is 95.0 ms of 300.0 allowed (upper bound 290.0).",
     ]
 
 
@@ -169,3 +171,23 @@ def test_where_the_time_went() -> None:
     assert time_line(trials) == (
         "3 trials took 63 s: engine starts 21 s, warm-up 0 s, replays 40 s, stops 2 s."
     )
+
+
+def test_a_baseline_beyond_the_budget_is_named_instead_of_a_gain() -> None:
+    broken = replace(cell(limits(2048), 310.0, 19.6), feasible=False)
+    lines = verdict_lines(judgement("knee", winner=1, cells=(broken, *CELLS[1:])))
+    assert (
+        "The baseline breaks the budget: ttft_p95 310.0 of 300.0 ms, tpot_p95 19.6 of 16.0 ms."
+        in lines
+    )
+    assert not any(line.startswith("The gain is") for line in lines)
+
+
+def test_keeping_the_default_names_what_scored_better() -> None:
+    lines = verdict_lines(judgement("keep_default", winner=0))
+    assert lines[0] == "Keep what you have: 2048/64 is as good as anything that was tried."
+    assert (
+        "512/64 scored better by 0.31 widths of the budget (90 % interval 0.20 to -), "
+        "which is within the noise."
+    ) in lines
+    assert not any(line.startswith("Confidence") for line in lines)

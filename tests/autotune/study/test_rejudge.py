@@ -122,7 +122,6 @@ def judgement_of(folder: Path, job: Job) -> Judgement:
             budget=job.budget,
             classes=job.classes,
             baseline=job.baseline,
-            finished=True,
         )
     assert found is not None
     return found

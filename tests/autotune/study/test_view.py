@@ -32,7 +32,7 @@ def view(running: Running) -> StudyView:
 
 
 def test_a_view_judges_as_the_controller_did(running: Running, view: StudyView) -> None:
-    own = running.controller.judge(finished=True)
+    own = running.controller.judge()
     assert own is not None
     assert view.judgement is not None
     assert view.judgement.code == own.code
