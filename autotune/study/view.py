@@ -132,7 +132,7 @@ def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:
         "repeats": len(cell.numbers),
         "fidelity": "restart",
         "trace": study.spec["trace"],
-        "window": study.spec["window"],
+        "window": study.spec["window"] or "all",
         "trace_sha256": study.fingerprint["trace"],
         "requests": study.spec["requests"],
         "budget": study.spec["budget"],

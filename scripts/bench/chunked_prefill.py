@@ -1,10 +1,11 @@
 """What a step budget does to the token gaps of short requests, on a real engine.
 
 Replays one trace against engines that differ in max_num_batched_tokens alone, in the order
-A B B A …, and reports the ratio of ITL p99 over the short requests with its 90 % interval. Blocks
-of requests are drawn once for both sides, since both replay the same rows.
+A B B A …, and reports the ratio of ITL p99 over the short requests with two 90 % intervals: from
+the pairs of runs (Student's t over log ratios: how well the runs repeat), and from drawing blocks
+of requests, the same for both sides (how much it hangs on this traffic).
 
-    .venv/bin/python scripts/bench/chunked_prefill.py OUT.json [--repeats 3] [--budgets 4096,128]
+    scripts/bench/chunked_prefill OUT.json [--repeats 3] [--budgets 4096,128]
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from autotune.study.single import replay_once
 from objectives.statistics import bootstrap_draws
 
 SHORT_PROMPT = 1000
+# Student's t at 0.95 one-sided, by degrees of freedom.
+T_95 = (float("nan"), 6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860)
 ENGINE_ARGS = {
     "load_format": "dummy",
     "enforce_eager": True,
@@ -59,7 +62,7 @@ def short_gaps(result: Mapping[str, Any]) -> tuple[Any, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, choices=range(2, len(T_95) + 1))
     parser.add_argument("--budgets", default="4096,128")
     parser.add_argument("--model", default="demo:tiny-llama")
     parser.add_argument("--trace", default="demo:mixed")
@@ -81,33 +84,36 @@ def main() -> None:
 
 
 def summarise(runs: list[dict[str, Any]], large: int, small: int) -> dict[str, Any]:
-    """Return the ratio with its interval, and the figures of each run."""
-    draws, points = {}, {}
+    """Return the ratio with its intervals, and the figures of each run."""
+    requests = len(runs[0]["input_lens"])
+    logs, draws = {}, {}
     for budget in (large, small):
         sides = [short_gaps(run) for run in runs if run["budget"] == budget]
-        requests = len(runs[0]["input_lens"])
-        points[budget] = np.mean([np.log(np.percentile(gaps, 99)) for gaps, _ in sides])
-        draws[budget] = np.mean(
-            [
-                np.log(bootstrap_draws(gaps, "p99", owner=owner, requests=requests))
-                for gaps, owner in sides
-            ],
-            axis=0,
-        )
-    low, high = np.quantile(np.exp(draws[large] - draws[small]), [0.05, 0.95])
-    arrays = ("input_lens", "output_lens", "start_times", "ttfts", "itls")
+        logs[budget] = np.array([np.log(np.percentile(gaps, 99)) for gaps, _ in sides])
+        drawn = [
+            np.log(bootstrap_draws(gaps, "p99", owner=owner, requests=requests))
+            for gaps, owner in sides
+        ]
+        draws[budget] = np.mean(drawn, axis=0)
+    ratios = logs[large] - logs[small]
+    width = T_95[ratios.size - 1] * ratios.std(ddof=1) / np.sqrt(ratios.size)
+    by_blocks = np.quantile(draws[large] - draws[small], [0.05, 0.95])
     return {
-        "ratio_itl_p99_short": float(np.exp(points[large] - points[small])),
-        "interval_90": [float(low), float(high)],
+        "ratio_itl_p99_short": float(np.exp(ratios.mean())),
+        "interval_90_over_pairs": np.exp([ratios.mean() - width, ratios.mean() + width]).tolist(),
+        "interval_90_over_requests": np.exp(by_blocks).tolist(),
         "budgets": [large, small],
-        "runs": [
-            {
-                "itl_p99_short_ms": float(np.percentile(short_gaps(run)[0], 99)),
-                **{name: value for name, value in run.items() if name not in arrays},
-            }
-            for run in runs
-        ],
+        "runs": [shown(run) for run in runs],
     }
+
+
+def shown(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run without its long arrays and without paths of this machine."""
+    arrays = ("input_lens", "output_lens", "start_times", "ttfts", "itls")
+    kept = {name: value for name, value in run.items() if name not in arrays}
+    for name in ("model_id", "tokenizer_id", "trace"):
+        kept[name] = Path(kept[name]).name
+    return {"itl_p99_short_ms": float(np.percentile(short_gaps(run)[0], 99)), **kept}
 
 
 if __name__ == "__main__":
