@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -17,6 +18,7 @@ from objectives.statistics import (
     paired_log_ratio,
     pooled_interval,
     requests_needed,
+    student_t_95,
 )
 
 INF = float("inf")
@@ -176,3 +178,30 @@ def test_paired_ratio_without_enough_to_say() -> None:
     assert paired_log_ratio(ones * INF, ones, "p50") == (INF, Interval(INF, INF))
     with pytest.raises(ObjectiveError, match="cannot pair 50 requests with 3"):
         paired_log_ratio(ones, np.ones(3), "p95")
+
+
+@pytest.mark.parametrize(
+    ("degrees_of_freedom", "quantile"),
+    [
+        (1, 6.3138),
+        (2, 2.9200),
+        (3, 2.3534),
+        (4, 2.1318),
+        (5, 2.0150),
+        (6, 1.9432),
+        (10, 1.8125),
+        (30, 1.6973),
+        (31, 1.6955),
+        (100, 1.6602),
+        (10**9, 1.6449),
+    ],
+)
+def test_students_t_is_that_of_the_tables(degrees_of_freedom: int, quantile: float) -> None:
+    assert student_t_95(degrees_of_freedom) == pytest.approx(quantile, abs=1.5e-4)
+
+
+def test_students_t_falls_with_the_degrees_of_freedom() -> None:
+    quantiles = [student_t_95(count) for count in range(1, 200)]
+    assert all(right < left for left, right in itertools.pairwise(quantiles))
+    with pytest.raises(ObjectiveError, match="not 0"):
+        student_t_95(0)
