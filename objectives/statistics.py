@@ -276,7 +276,7 @@ def student_t_95(degrees_of_freedom: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return sum(term / degrees_of_freedom**power for power, term in enumerate(terms))
+    return sum(term / float(degrees_of_freedom) ** power for power, term in enumerate(terms))
 
 
 def _quantile_with_inf(values: F8, quantile: float) -> float:
