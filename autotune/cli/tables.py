@@ -66,7 +66,7 @@ def trial_table(view: StudyView) -> Any:
             limits(trial.candidate),
             *numbers,
             figure(metrics.get("utilization"), 2),
-            _keeps(row),
+            _met(row),
             _remark(row),
             style="bold" if trial.number in winner else None,
         )
@@ -86,10 +86,11 @@ def _headings(names: Sequence[str]) -> list[tuple[str, bool]]:
     ]
 
 
-def _keeps(row: Mapping[str, Any]) -> str:
+def _met(row: Mapping[str, Any]) -> str:
+    """Say how a trial's own values stand to the budget; only bounds could call it kept."""
     if row["feasible"] is None:
         return "-"
-    return "kept" if row["feasible"] else "broken"
+    return "met" if row["feasible"] else "broken"
 
 
 def _remark(row: Mapping[str, Any]) -> str:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.tables import figure, limits
 from objectives.budget import margins
+from objectives.statistics import requests_needed
 
 if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
+    from objectives.budget import Limit
     from objectives.knee import TradeOff
     from objectives.statistics import Interval
     from storage.records import TrialRecord
@@ -59,16 +61,34 @@ def _lines(judgement: Judgement) -> Iterator[str]:
 
 
 def _nothing(judgement: Judgement) -> Iterator[str]:
+    if not judgement.budget.limits:
+        yield from _failed_everywhere(judgement)
+        return
     nearest = judgement.nearest
     yield "Nothing keeps the budget."
     if nearest is not None:
         cell = judgement.cells[nearest]
-        values = ", ".join(
+        values = [
             f"{limit.key} {figure(cell.metrics.get(limit.key))} ms of {figure(limit.limit_ms)}"
             for limit in judgement.budget.limits
-        )
-        yield f"Nearest is {limits(cell.candidate)}: {values}."
+        ]
+        if cell.failed_requests:
+            values.append(_failed(cell))
+        yield f"Nearest is {limits(cell.candidate)}: {', '.join(values)}."
     yield "Loosen the budget, lighten the load, or give the model more hardware."
+
+
+def _failed_everywhere(judgement: Judgement) -> Iterator[str]:
+    """Say what is wrong where there is no limit that a candidate could break."""
+    least = min(judgement.cells, key=lambda cell: cell.failed_requests)
+    yield "Requests failed under every candidate."
+    yield f"Fewest failed under {limits(least.candidate)}: {_failed(least)}."
+    yield f"The engine's log says why: autotune show {least.numbers[-1]} names it."
+
+
+def _failed(cell: Cell) -> str:
+    count = cell.failed_requests
+    return f"{count} {'request' if count == 1 else 'requests'} failed"
 
 
 def _headline(judgement: Judgement, chosen: Cell) -> str:
@@ -85,18 +105,34 @@ def _budget(judgement: Judgement, chosen: Cell) -> Iterator[str]:
         yield "No budget was given, so latencies are weighed against the best that was seen."
         return
     for limit in judgement.budget.limits:
-        value = chosen.metrics.get(limit.key)
-        bound = (chosen.intervals.get(limit.key) or (None, None))[1]
-        upper = (
-            "no upper bound, the window is too short"
-            if bound is None
-            else f"upper bound {figure(bound)}"
-        )
-        yield f"{limit.key} is {figure(value)} ms of {figure(limit.limit_ms)} allowed ({upper})."
-    if judgement.kept is None:
-        yield "The budget is met in the sample; a longer window is needed to call it kept."
-    elif judgement.kept is False:
-        yield "The budget is met in the sample, but its upper bounds are beyond it."
+        value = figure(chosen.metrics.get(limit.key))
+        upper = _upper(chosen, limit)
+        yield f"{limit.key} is {value} ms of {figure(limit.limit_ms)} allowed ({upper})."
+    yield _kept(judgement)
+
+
+def _upper(chosen: Cell, limit: Limit) -> str:
+    bound = (chosen.intervals.get(limit.key) or (None, None))[1]
+    if bound is not None:
+        return f"upper bound {figure(bound)}"
+    if _boundless(limit):
+        return "no upper bound, as no window bounds a maximum"
+    return "no upper bound, the window is too short"
+
+
+def _boundless(limit: Limit) -> bool:
+    """Whether a window of any length has no upper bound for this value."""
+    return requests_needed(limit.aggregate) is None
+
+
+def _kept(judgement: Judgement) -> str:
+    if judgement.kept:
+        return "The budget is kept: all upper bounds are within it."
+    if judgement.kept is False:
+        return "The budget is met in the sample, but its upper bounds are beyond it."
+    if any(_boundless(limit) for limit in judgement.budget.limits):
+        return "The budget is met in the sample; a limit on a maximum is never called kept."
+    return "The budget is met in the sample; a longer window is needed to call it kept."
 
 
 def _against_baseline(judgement: Judgement, chosen: Cell) -> Iterator[str]:
@@ -116,17 +152,25 @@ def _against_baseline(judgement: Judgement, chosen: Cell) -> Iterator[str]:
             for limit in judgement.budget.limits
             if (margins(judgement.budget, base.metrics)[limit.key] or 0.0) > 0
         ]
-        yield f"The baseline breaks the budget: {', '.join(broken) or 'requests failed'}."
+        if base.failed_requests:
+            broken.append(_failed(base))
+        fault = "breaks the budget" if judgement.budget.limits else "is no alternative"
+        yield f"The baseline {fault}: {', '.join(broken)}."
     elif judgement.gain is not None:
-        yield f"The gain is {_gain(judgement.gain)}."
+        yield f"The gain is {_gain(judgement, judgement.gain)}."
 
 
-def _gain(gain: tuple[float, Interval]) -> str:
+def _gain(judgement: Judgement, gain: tuple[float, Interval]) -> str:
     estimate, bounds = gain
     return (
-        f"{figure(estimate, 2)} widths of the budget "
+        f"{figure(estimate, 2)} {_widths(judgement)} "
         f"(90 % interval {figure(bounds.low, 2)} to {figure(bounds.high, 2)})"
     )
+
+
+def _widths(judgement: Judgement) -> str:
+    """Return the unit of a score: without limits it is the way from the best to its double."""
+    return "widths of the budget" if judgement.budget.limits else "doublings"
 
 
 def _trade(judgement: Judgement, trade: TradeOff) -> str:
@@ -144,7 +188,7 @@ def _named(name: str) -> str:
 
 
 def _change(change: float) -> str:
-    return "to no end" if math.isinf(change) else f"by {change:+.0%}"
+    return "without bound" if math.isinf(change) else f"by {change:+.0%}"
 
 
 def _certainty(judgement: Judgement) -> Iterator[str]:
@@ -154,14 +198,16 @@ def _certainty(judgement: Judgement) -> Iterator[str]:
     if judgement.code == "keep_default":
         if judgement.knee.cell != judgement.winner and judgement.gain is not None:
             best = limits(judgement.cells[judgement.knee.cell].candidate)
-            yield f"{best} scored better by {_gain(judgement.gain)}, which is within the noise."
+            gain = _gain(judgement, judgement.gain)
+            yield f"{best} scored better by {gain}, which is within the noise."
         return
-    cells = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
+    share = certainty.probability[judgement.knee.cell]
+    best = limits(judgement.cells[judgement.knee.cell].candidate)
+    rivals = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
+    also = "" if rivals == [best] else f", and {' or '.join(rivals)} in 90 % of them"
+    cost = f"{certainty.expected_opportunity_cost:.3f} {_widths(judgement)}"
     yield (
-        f"Confidence: {certainty.probability[judgement.knee.cell]:.0%} that "
-        f"{limits(judgement.cells[judgement.knee.cell].candidate)} is the best of what was "
-        f"measured; 90 % of the evidence is for {', '.join(cells)}; "
-        f"expected loss {certainty.expected_opportunity_cost:.3f} widths of the budget."
+        f"Confidence: {best} is best in {share:.0%} of the resamples{also}; expected loss {cost}."
     )
 
 

@@ -30,6 +30,7 @@ def cell(
     *,
     upper: tuple[float | None, float | None] = (290.0, 15.0),
     rate: float = 1000.0,
+    failed_requests: int = 0,
 ) -> Cell:
     costs = np.array([ttft_ms, tpot_ms, 1000 / rate])
     return Cell(
@@ -42,8 +43,8 @@ def cell(
             "tokens_per_busy_s": rate,
         },
         intervals={"ttft_p95": [0.0, upper[0]], "tpot_p95": [0.0, upper[1]]},
-        feasible=True,
-        failed_requests=0,
+        feasible=failed_requests == 0,
+        failed_requests=failed_requests,
     )  # fmt: skip
 
 
@@ -65,8 +66,9 @@ def judgement(
     trades: tuple[TradeOff | None, TradeOff | None] = (FASTER, SLOWER),
     used: tuple[bool, bool, bool] = (True, True, True),
     probability: tuple[float, ...] = (0.0, 0.72, 0.28),
+    knee_set: tuple[int, ...] = (1, 2),
 ) -> Judgement:
-    certainty = Certainty(np.array(probability), (1, 2), 0.012, 0.05)
+    certainty = Certainty(np.array(probability), knee_set, 0.012, 0.05)
     front = np.array([False, True, True])
     return Judgement(
         code=code,
@@ -89,17 +91,17 @@ def test_a_knee() -> None:
         "The knee is at 512/64 (max_num_batched_tokens/max_num_seqs).",
         "ttft_p95 is 180.0 ms of 300.0 allowed (upper bound 290.0).",
         "tpot_p95 is 9.4 ms of 16.0 allowed (upper bound 15.0).",
+        "The budget is kept: all upper bounds are within it.",
         (
             "Against the baseline 2048/64: ttft_p95 95.0 → 180.0, tpot_p95 19.6 → 9.4, "
             "itl_p99 58.8 → 28.2, tokens_per_busy_s 1000.0 → 1100.0."
         ),
         "The gain is 0.31 widths of the budget (90 % interval 0.20 to -).",
         ("Moving on to 768/64 would change ttft_p95 by -20%, s busy per 1,000 tokens by +50%."),
-        "Moving on to 2048/64 would change ttft_p95 by +10%, tpot_p95 to no end.",
+        "Moving on to 2048/64 would change ttft_p95 by +10%, tpot_p95 without bound.",
         (
-            "Confidence: 72% that 512/64 is the best of what was measured; "
-            "90 % of the evidence is for 512/64, 768/64; "
-            "expected loss 0.012 widths of the budget."
+            "Confidence: 512/64 is best in 72% of the resamples, and 512/64 or 768/64 "
+            "in 90 % of them; expected loss 0.012 widths of the budget."
         ),
     ]
 
@@ -119,12 +121,35 @@ def test_nothing_feasible() -> None:
     ]
 
 
+def test_nothing_feasible_since_requests_failed() -> None:
+    cells = (cell(limits(2048), 95.0, 9.6, failed_requests=1), *CELLS[1:])
+    verdict = judgement("nothing_feasible", winner=None, nearest=0, cells=cells)
+    assert verdict_lines(verdict)[1] == (
+        "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, tpot_p95 9.6 ms of 16.0, 1 request failed."
+    )
+
+
+def test_nothing_feasible_without_a_budget() -> None:
+    cells = (
+        cell(limits(2048), 95.0, 19.6, failed_requests=7),
+        cell(limits(512), 180.0, 9.4, failed_requests=2),
+    )
+    verdict = judgement(
+        "nothing_feasible", winner=None, nearest=0, cells=cells, budget=Budget(), kept=None
+    )
+    assert verdict_lines(verdict) == [
+        "Requests failed under every candidate.",
+        "Fewest failed under 512/64: 2 requests failed.",
+        "The engine's log says why: autotune show 0 names it.",
+    ]
+
+
 def test_not_converged() -> None:
     lines = verdict_lines(judgement("not_converged", winner=1))
     assert lines[0] == (
         "Not converged: 512/64 is the best so far, but the study cannot be sure of it."
     )
-    assert lines[-1].startswith("Confidence: 72% that 512/64 is the best")
+    assert lines[-1].startswith("Confidence: 512/64 is best in 72% of")
     assert not any(line.startswith("Moving on") for line in lines)
 
 
@@ -147,10 +172,40 @@ def test_a_bound_that_the_window_is_too_short_for() -> None:
     )
 
 
+def test_a_maximum_that_no_window_bounds() -> None:
+    budget = parse_budget("ttft_p95:300 itl_max:90")
+    metrics = {**CELLS[1].metrics, "itl_max": 71.0}
+    cells = (CELLS[0], replace(CELLS[1], metrics=metrics), CELLS[2])
+    lines = verdict_lines(judgement("knee", winner=1, cells=cells, budget=budget, kept=None))
+    assert lines[2:4] == [
+        "itl_max is 71.0 ms of 90.0 allowed (no upper bound, as no window bounds a maximum).",
+        "The budget is met in the sample; a limit on a maximum is never called kept.",
+    ]
+
+
 def test_without_a_budget() -> None:
     lines = verdict_lines(judgement("knee", winner=1, budget=Budget(), kept=None))
     assert lines[1] == (
         "No budget was given, so latencies are weighed against the best that was seen."
+    )
+    assert "The gain is 0.31 doublings (90 % interval 0.20 to -)." in lines
+    assert lines[-1].endswith("expected loss 0.012 doublings.")
+    assert not any("of the budget" in line for line in lines)
+
+
+def test_a_baseline_whose_requests_failed() -> None:
+    cells = (cell(limits(2048), 95.0, 9.6, failed_requests=3), *CELLS[1:])
+    given = verdict_lines(judgement("knee", winner=1, cells=cells))
+    assert "The baseline breaks the budget: 3 requests failed." in given
+    free = verdict_lines(judgement("knee", winner=1, cells=cells, budget=Budget(), kept=None))
+    assert "The baseline is no alternative: 3 requests failed." in free
+
+
+def test_one_cell_that_is_best_nearly_always() -> None:
+    verdict = judgement("knee", winner=1, probability=(0.0, 0.97, 0.03), knee_set=(1,))
+    assert verdict_lines(verdict)[-1] == (
+        "Confidence: 512/64 is best in 97% of the resamples; "
+        "expected loss 0.012 widths of the budget."
     )
 
 
