@@ -68,7 +68,7 @@ class Result:
     replayed: ReplayResult
     info: EngineInfo
     load: Load
-    timings: Mapping[str, float]
+    timings: Mapping[str, float | None]
 
 
 class Controller:
@@ -170,8 +170,8 @@ class Controller:
             warmup_requests=warmup_requests(job.trace, job.settings.warmup_s),
         )
         replayed = self._engines.replay(job.trace, plan, self._watcher.progress)
-        stop_s = self._engines.stop()
-        measurement = self._yardstick.measure(replayed.samples, self._rows())
+        stop_s = self._stop()
+        measurement = self._yardstick.measure(replayed.samples)
         iterations = replayed.iterations
         load = summarise(
             **{name: getattr(iterations, name) for name in iterations.__slots__ if name != "at_s"},
@@ -185,6 +185,14 @@ class Controller:
             "stop_s": stop_s,
         }
         return Result(measurement, replayed, info, load, timings)
+
+    def _stop(self) -> float | None:
+        """Stop the engine; what it measured counts even if it will not go quietly."""
+        try:
+            return self._engines.stop()
+        except TrialFailed:
+            self._engines.kill()
+            return None
 
     def _store(self, number: int, result: Result) -> None:
         """Write measurement, samples and the outcome to be told, in one transaction."""

@@ -112,7 +112,8 @@ def measure(
     Args:
         samples: one replay, in arrival order.
         classes: metrics are also given for each of them.
-        budget: decides goodput and which further intervals are computed.
+        budget: its absolute lines decide goodput; all of its lines, the relative ones too,
+            decide which further intervals are computed.
         duration_s: what rates are per, as the benchmark duration of ``vllm bench serve``;
             by default from the first scheduled send to the last token.
 

@@ -17,7 +17,7 @@ from objectives.samples import RequestSamples
 from storage.records import Outcome, TrialRecord
 
 CLIPPED_AT = 10.0
-"""Costs are told as at most this many times the budget: infinite ones, and those of failures."""
+"""Infinite costs, and those of failures, are told as this many times the budget or the worst seen."""
 
 NEVER_SEEN = 1e9
 """The cost told of a failure while nothing was measured yet."""
@@ -57,8 +57,9 @@ class Yardstick:
         metrics = self.baseline_metrics(rows)
         return Budget(self.budget.absolute) if metrics is None else resolve(self.budget, metrics)
 
-    def measure(self, samples: RequestSamples, rows: Iterable[TrialRecord]) -> Measurement:
-        return measure(samples, classes=self.classes, budget=self.absolute_budget(rows))
+    def measure(self, samples: RequestSamples) -> Measurement:
+        """Condense a replay, whether or not there is a baseline to be relative to yet."""
+        return measure(samples, classes=self.classes, budget=self.budget)
 
     def late(self, measurement: Measurement, rows: Iterable[TrialRecord]) -> Failure | None:
         """Return a failure if the client sent too late for the replay to count, else None."""
@@ -87,22 +88,26 @@ class Yardstick:
 
     def infeasible(self, rows: Iterable[TrialRecord]) -> Outcome:
         """Return the outcome of a failure that the candidate causes: never that it was fast."""
+        # Optuna ranks what is infeasible by the sum of its constraints: no measured trial, late
+        # as it may be, may look worse than one that could not run.
+        worst = CLIPPED_AT * (len(self.budget.limits) + 1)
         ceilings = self._ceilings(tuple(rows))
-        return Outcome("complete", ceilings, {"failure": 1.0}, judged_by=self.text)
+        return Outcome("complete", ceilings, {"failure": worst}, judged_by=self.text)
 
     def uncounted(self) -> Outcome:
         """Return the outcome of a replay that does not count."""
         return Outcome("fail", judged_by=self.text)
 
     def _ceilings(self, rows: tuple[TrialRecord, ...]) -> tuple[float, ...]:
-        """Return 10 times the budget of each objective, or the worst seen, for Optuna alone."""
+        """Return the larger of 10 times the budget and the worst seen, for Optuna alone."""
         budget = self.absolute_budget(rows)
         told = [row.outcome.values for row in rows if row.outcome and row.outcome.values]
         ceilings = []
         for column, name in enumerate(objective_names(self.budget)):
             limits = [x.limit_ms for x in budget.limits if x.key == name and x.limit_ms]
-            worst = max((values[column] for values in told), default=NEVER_SEEN)
-            ceilings.append(CLIPPED_AT * min(limits) if limits else worst)
+            seen = [values[column] for values in told]
+            clipped = [CLIPPED_AT * min(limits)] if limits else []
+            ceilings.append(max([*seen, *clipped], default=NEVER_SEEN))
         return tuple(ceilings)
 
 

@@ -73,7 +73,7 @@ def _judged(
     if row.state == "infeasible":
         return replace(row, outcome=yardstick.infeasible(earlier))
     arrays = request_arrays(repository.samples(row.study_id, row.number))
-    measurement = yardstick.measure(RequestSamples.from_arrays(arrays), earlier)
+    measurement = yardstick.measure(RequestSamples.from_arrays(arrays))
     measured = replace(
         row,
         metrics=measurement.metrics,

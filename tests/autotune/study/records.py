@@ -78,9 +78,7 @@ class Measured:
         """Add a complete trial; equal seeds give equal jitter."""
         number = len(self.trials)
         samples = samples_of(speed, small_trace(), seed=number if seed is None else seed)
-        measurement = measure(
-            samples, classes=self.classes, budget=type(self.budget)(self.budget.absolute)
-        )
+        measurement = measure(samples, classes=self.classes, budget=self.budget)
         trial = record(
             number,
             candidate,

@@ -147,6 +147,7 @@ def test_the_same_budget_writes_nothing(folder: Path) -> None:
     [
         ("ttft_p95:150 itl_p99@short:12 itl_p50@long:12", CLASSES),
         ("ttft_p95:1.5x tpot_p95:0.6x", ""),
+        ("ttft_p95:150 tpot_p90:0.9x ttft_p90@short:0.9x", CLASSES),
         ("", CLASSES),
     ],
 )

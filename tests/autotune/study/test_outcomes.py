@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from autotune.study.outcomes import Yardstick
+from objectives.budget import parse_budget
+from objectives.measurement import measure
+from tests.autotune.study.records import Measured, limits
+from tests.autotune.study.scripted import BASELINE, clear_knee, samples_of, small_trace
+
+BUDGET = "ttft_p95:400 tpot_p95:0.6x ttft_p90@short:0.9x"
+CLASSES = "short:0-512 long:512-"
+
+
+def test_the_baseline_is_measured_like_the_others() -> None:
+    study = Measured(budget=BUDGET, classes=CLASSES)
+    yardstick = Yardstick(study.budget, study.classes, BASELINE)
+    samples = samples_of(clear_knee(limits(256)), small_trace())
+    first = yardstick.measure(samples)
+    study.add(BASELINE, clear_knee(BASELINE))
+    assert yardstick.absolute_budget(()) != yardstick.absolute_budget(study.trials)
+    assert yardstick.measure(samples) == first
+    assert study.trials[0].intervals is not None
+    assert first.intervals.keys() == study.trials[0].intervals.keys()
+    assert "ttft_p90@short" in first.intervals
+
+
+def test_goodput_counts_by_absolute_limits_alone() -> None:
+    samples = samples_of(clear_knee(limits(256)), small_trace())
+    strict = Yardstick(parse_budget("ttft_p95:400 ttft_p50:0.001x"), (), BASELINE)
+    plain = measure(samples, classes=(), budget=parse_budget("ttft_p95:400"))
+    assert plain.metrics["goodput"]
+    assert strict.measure(samples).metrics == plain.metrics
