@@ -22,6 +22,14 @@ _KNOB_EXAMPLE = "for example --knob long_prefill_token_threshold=0,512,1024"
 _OPTIONS = {"engine_args": "--engine-arg", "knobs": "--knob"}
 
 
+RESERVED_ARGUMENTS: Mapping[str, str] = {
+    "model": "it has an option of its own, --model",
+    "disable_log_stats": "measuring needs it as it is",
+    "enable_logging_iteration_details": "measuring needs it as it is",
+}
+"""Engine arguments that are ours to set, with the reason."""
+
+
 class TuneSettings(BaseModel):
     """All settings of ``autotune tune``; the same names stand in ``autotune.yaml``.
 
@@ -70,11 +78,20 @@ class TuneSettings(BaseModel):
     def _plain(cls, engine_args: dict[str, Any]) -> dict[str, Any]:
         # They travel to the engine host, and are exported, as JSON.
         for name, value in engine_args.items():
+            if reason := RESERVED_ARGUMENTS.get(name):
+                raise ValueError(f"{name} cannot be set: {reason}")
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{name} has a value that JSON cannot hold") from error
         return engine_args
+
+    @field_validator("engine_args", "knobs", mode="before")
+    @classmethod
+    def _underscores(cls, arguments: object) -> object:
+        if not isinstance(arguments, dict):
+            return arguments
+        return {str(name).replace("-", "_"): value for name, value in arguments.items()}
 
     @field_validator("knobs")
     @classmethod

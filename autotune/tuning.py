@@ -26,8 +26,10 @@ from autotune.study.session import (
     read_traffic,
     study_name,
 )
+from objectives.errors import ObjectiveError
 from storage.database import resolve_url
-from storage.records import StudyRecord
+from storage.errors import UnknownStudy
+from storage.records import Json, StudyRecord
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stale
 
@@ -56,7 +58,7 @@ def run_study(
     for sentence in traffic.trace.notes.sentences():
         watcher.say(sentence)
     with ExitStack() as stack:
-        stack.enter_context(lease(study_lock(log_folder(settings, name)), f"study {name!r}"))
+        stack.enter_context(lease(study_lock(url, name), f"study {name!r}"))
         supervisor = stack.enter_context(open_supervisor(settings, name))
         watcher.say("asking vLLM for its defaults")
         described = describe_engine(settings, supervisor)
@@ -70,10 +72,12 @@ def run_study(
             described,
             peak=frozen_peak(repository, name),
         )
+        before = _stored_spec(repository, name)
         record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
+        _judge_again(job, repository, record, before, watcher)
         with (
             _marked_when_cut_short(repository, record.id, supervisor),
-            _optuna_study(url, job, repository, record, watcher) as optuna_study,
+            _optuna_study(url, job, repository, record) as optuna_study,
         ):
             controller = Controller(
                 job=job,
@@ -85,6 +89,34 @@ def run_study(
                 log_folder=log_folder(settings, name),
             )
             return controller.run()
+
+
+def _stored_spec(repository: Repository, name: str) -> Json | None:
+    try:
+        return repository.study(name).spec
+    except UnknownStudy:
+        return None
+
+
+def _judge_again(
+    job: Job,
+    repository: Repository,
+    record: StudyRecord,
+    before: Json | None,
+    watcher: TalkingWatcher,
+) -> None:
+    """Judge the stored trials by this budget; one that cannot be judged by is not kept."""
+    yardstick = Yardstick(job.budget, job.classes, job.baseline)
+    try:
+        rejudged = rejudge(repository, record.id, yardstick)
+    except ObjectiveError:
+        if before is not None:
+            repository.update_spec(record.id, before)
+            repository.set_state(record.id, "interrupted")
+        raise
+    if rejudged:
+        budget = job.budget.text or "no budget"
+        watcher.say(f"judged {len(rejudged)} earlier trials again, by {budget}")
 
 
 @contextmanager
@@ -107,13 +139,8 @@ def _optuna_study(
     job: Job,
     repository: Repository,
     record: StudyRecord,
-    watcher: TalkingWatcher,
 ) -> Iterator[optuna.Study]:
-    """Open Optuna's index of the study, brought to this budget and to what is stored."""
-    yardstick = Yardstick(job.budget, job.classes, job.baseline)
-    if rejudged := rejudge(repository, record.id, yardstick):
-        budget = job.budget.text or "no budget"
-        watcher.say(f"judged {len(rejudged)} earlier trials again, by {budget}")
+    """Open Optuna's index of the study, brought to what is stored."""
     # The controller brings its own sampler.
     sampler = optuna.samplers.RandomSampler()
     study = open_optuna_study(url, record.name, directions=OBJECTIVES, sampler=sampler)

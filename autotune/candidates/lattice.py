@@ -213,7 +213,7 @@ def build_lattice(
     }
     for name, options in knobs.items():
         own = baseline.get(name)
-        ladders[name] = tuple(options) if own is None or own in options else (own, *options)
+        ladders[name] = _ladder(options if own is None or own in options else (own, *options))
     tile_of = {TOKENS: tiles.tokens, SEQS: tiles.seqs}
     off_tile = {
         name: tuple(value for value in ladders[name] if int(value) % tile)
@@ -221,6 +221,13 @@ def build_lattice(
         if name not in knobs
     }
     return Lattice(ladders, {name: values for name, values in off_tile.items() if values})
+
+
+def _ladder(values: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    """Return numbers in ascending order, so that ladder steps mean ratios; words as given."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return tuple(sorted(values, key=float))
+    return tuple(values)
 
 
 def _with_baseline(values: Sequence[int], own: int, limit: int) -> tuple[int, ...]:

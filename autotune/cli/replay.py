@@ -65,11 +65,23 @@ def replay(
     except Interrupted as interruption:
         raise typer.Exit(interruption.exit_code) from interruption
     text = json.dumps(result, indent=2, allow_nan=False)
-    if output is not None:
-        output.write_text(text + "\n", encoding="utf-8")
     if output_format is OutputFormat.JSON:
         typer.echo(text)
-        return
-    for name, value in result.items():
-        if isinstance(value, int | float | str) or value is None:
-            typer.echo(f"{name:32} {value if not isinstance(value, float) else f'{value:.3f}'}")
+    else:
+        for name, value in result.items():
+            if isinstance(value, int | float | str) or value is None:
+                shown = f"{value:.3f}" if isinstance(value, float) else value
+                typer.echo(f"{name:32} {shown}")
+    if output is not None:
+        _write(output, text)
+
+
+def _write(output: Path, text: str) -> None:
+    from autotune.errors import EnvironmentFault
+
+    try:
+        output.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write {output}: {error.strerror}", hint="the result is on stdout"
+        ) from error

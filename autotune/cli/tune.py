@@ -70,7 +70,11 @@ def tune(
         int | None, typer.Option(help="Of one class, before giving up. [default: 5]")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and print the plan; start nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check trace, budget and engine arguments, and print the plan; start no engine.",
+        ),
     ] = False,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:

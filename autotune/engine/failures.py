@@ -30,12 +30,12 @@ _EVIDENCE_CHARACTERS = 400
 _TAIL_BYTES = 256 * 1024
 
 
-def read_tail(path: Path) -> str:
-    """Return the last part of a log file, '' if there is none."""
+def read_tail(path: Path, *, after: int = 0) -> str:
+    """Return the last part of a log file from byte ``after`` on, '' if there is none."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
+            file.seek(max(after, size - _TAIL_BYTES))
             return file.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""

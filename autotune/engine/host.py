@@ -96,21 +96,16 @@ class EngineHost:
         from autotune.engine import vllm_engine
 
         engine_args = command.body["engine_args"]
-        unknown = set(engine_args) - set(vllm_engine.engine_argument_names())
-        if unknown:
-            return Message(
-                "validated",
-                {
-                    "error": f"vLLM has no engine argument {sorted(unknown)[0]!r}",
-                    "known": list(vllm_engine.engine_argument_names()),
-                },
-            )
-        try:
-            vllm_engine.build_config(engine_args)
-        # pydantic's ValidationError is a ValueError; models that cannot be loaded raise OSError.
-        except (ValueError, TypeError, OSError, NotImplementedError) as error:
-            return Message("validated", {"error": str(error), "known": []})
-        return Message("validated", {"error": None, "known": []})
+        known = vllm_engine.engine_argument_names()
+        unknown = sorted(set(engine_args) - set(known))
+        error = f"vLLM has no engine argument {unknown[0]!r}" if unknown else None
+        if error is None:
+            try:
+                vllm_engine.build_config(engine_args)
+            # pydantic's ValidationError is a ValueError; an unreadable model is an OSError.
+            except (ValueError, TypeError, OSError, NotImplementedError) as refusal:
+                error = str(refusal)
+        return Message("validated", {"error": error, "known": list(known)})
 
     async def _start(self, command: Message) -> Message:
         from autotune.engine import vllm_engine
@@ -129,6 +124,8 @@ class EngineHost:
     async def _replay(self, command: Message) -> Message:
         body = command.body
         prepared = prepare(command.arrays, body, vocab_size=self._engine.info().vocab_size)
+        # What was said before is about the start, and no evidence of what happens now.
+        said = log_size(self._log_path)
         gc.collect()
         gc.freeze()
         begun = time.perf_counter()
@@ -141,7 +138,8 @@ class EngineHost:
         # The trial boundary: an engine that dies under load may raise anything.
         except Exception as error:
             text = _leaf_text(error)
-            raise TrialFailed(classify_run(read_tail_of(self._log_path), text)) from error
+            log = read_tail_of(self._log_path, after=said)
+            raise TrialFailed(classify_run(log, text)) from error
         done = time.perf_counter()
         iterations = self._engine.take_iterations(started_at=replay.started_at)
         return Message(
@@ -220,17 +218,21 @@ def prepare(
 
 
 def redirect_output(path: Path) -> None:
-    """Send this process's output, and that of its future children, to the end of a file."""
+    """Send this process's output, and that of its future children, to a file of its own."""
     sys.stdout.flush()
     sys.stderr.flush()
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
 
 
-def read_tail_of(path: Path | None) -> str:
-    return "" if path is None else read_tail(path)
+def log_size(path: Path | None) -> int:
+    return 0 if path is None or not path.exists() else path.stat().st_size
+
+
+def read_tail_of(path: Path | None, *, after: int = 0) -> str:
+    return "" if path is None else read_tail(path, after=after)
 
 
 def _failed(failure: Failure) -> Message:

@@ -55,13 +55,14 @@ class TrialFailed(Exception):
 class EngineInfo:
     """What an engine, or without starting one its configuration, says of itself.
 
+    ``device_uuids`` names the GPUs that an engine of this configuration uses, none on a CPU.
     ``kv_cache_tokens`` is None until an engine was started.
     """
 
     vllm_version: str
     torch_version: str
     device: str
-    device_uuid: str | None
+    device_uuids: tuple[str, ...]
     model: str
     resolved: Mapping[str, Any]
     vocab_size: int
@@ -77,7 +78,8 @@ class EngineInfo:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, "capture_sizes": tuple(data["capture_sizes"])})
+        lists = {name: tuple(data[name]) for name in ("capture_sizes", "device_uuids")}
+        return cls(**{**data, **lists})
 
 
 _PREFIX = "iteration_"
@@ -88,8 +90,9 @@ class Iterations:
     """One row an engine iteration of a replay, as vLLM reports it; all arrays of one length.
 
     ``at_s`` is seconds from the start of the replay, at the front end. ``prefill_tokens`` and
-    ``decode_requests`` are what the step computed; ``running``, ``waiting`` and ``kv_usage``
-    (0 to 1) hold after it. ``gaps`` counts the token gaps that ended with the step.
+    ``decode_requests`` are what the step computed, ``running`` the requests that had a part in
+    it. ``waiting`` and ``kv_usage`` (0 to 1) hold after it. ``gaps`` counts the token gaps that
+    ended with it.
     """
 
     at_s: NDArray[np.float64]

@@ -54,14 +54,14 @@ def describe_config(config: Any) -> EngineInfo:
     import torch
     import vllm
 
-    device, uuid = _device()
+    device, uuids = _devices(config.parallel_config.world_size)
     cache = config.cache_config
     tokens = getattr(cache, "kv_cache_size_tokens", None)
     return EngineInfo(
         vllm_version=vllm.__version__,
         torch_version=str(torch.__version__),
         device=device,
-        device_uuid=uuid,
+        device_uuids=uuids,
         model=str(config.model_config.model),
         resolved=_resolved(config),
         vocab_size=int(config.model_config.get_vocab_size()),
@@ -90,14 +90,16 @@ def _resolved(config: Any) -> dict[str, Any]:
     return resolved
 
 
-def _device() -> tuple[str, str | None]:
+def _devices(world_size: int) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the first device, and the UUIDs of the GPUs in use."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-        return (names[0] if names else "CPU"), None
-    return current_platform.get_device_name(), current_platform.get_device_uuid(0)
+        return (names[0] if names else "CPU"), ()
+    uuids = tuple(str(current_platform.get_device_uuid(rank)) for rank in range(world_size))
+    return current_platform.get_device_name(), uuids
 
 
 def _new_recorder() -> Any:
@@ -108,6 +110,7 @@ def _new_recorder() -> Any:
         """Appends one tuple an iteration; an exception here would fail every request."""
 
         rows: ClassVar[list[tuple[float, int, int, int, int, float, int, int]]] = []
+        faults: ClassVar[list[Exception]] = []
 
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
             pass
@@ -116,9 +119,17 @@ def _new_recorder() -> Any:
             pass
 
         def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+            # vLLM fails every request if a logger raises; what went wrong is raised later.
+            try:
+                self._append(scheduler_stats, iteration_stats)
+            except Exception as error:  # noqa: BLE001
+                self.faults.append(error)
+
+        def _append(self, scheduler_stats: Any, iteration_stats: Any) -> None:
             details = getattr(scheduler_stats, "iteration_details", None)
             if details is None or details.is_dummy:
                 return
+            in_step = details.num_ctx_requests + details.num_generation_requests
             preempted = iteration_stats.num_preempted_reqs if iteration_stats else 0
             gaps = len(iteration_stats.inter_token_latencies_iter) if iteration_stats else 0
             self.rows.append(
@@ -126,7 +137,8 @@ def _new_recorder() -> Any:
                     time.perf_counter(),
                     details.num_ctx_tokens,
                     details.num_generation_requests,
-                    scheduler_stats.num_running_reqs,
+                    # The count after the step lacks the requests that ended with it.
+                    max(scheduler_stats.num_running_reqs, in_step),
                     scheduler_stats.num_waiting_reqs,
                     scheduler_stats.kv_cache_usage,
                     preempted,
@@ -211,7 +223,15 @@ class VllmEngine:
         await self._llm.reset_prefix_cache()
 
     def take_iterations(self, *, started_at: float) -> Iterations:
-        """Return and forget what was recorded; times count from ``started_at`` (perf_counter)."""
+        """Return and forget what was recorded; times count from ``started_at`` (perf_counter).
+
+        Raises:
+            RuntimeError: the installed vLLM reports iterations in another form.
+        """
+        if self._recorder.faults:
+            fault = self._recorder.faults[0]
+            self._recorder.faults.clear()
+            raise RuntimeError("this vLLM reports iterations in an unknown form") from fault
         rows = np.array(self._recorder.rows, dtype=np.float64).reshape(-1, 8)
         self._recorder.rows.clear()
         counts = rows.astype(np.int64)

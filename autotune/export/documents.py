@@ -12,6 +12,7 @@ from autotune.export.document import Export
 from autotune.export.header import header
 from autotune.export.options import Option, Options, model_word, stands_alone
 from autotune.export.shell import command_words
+from storage.codec import plain
 
 
 def render_yaml(export: Export, options: Options) -> str:
@@ -41,7 +42,7 @@ def render_json(export: Export, options: Options) -> str:
         "engine_args": dict(export.engine_args),
         "args": [model_word(export.model), *command_words(options)],
     }
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+    return json.dumps(plain(document, name="export"), indent=2, allow_nan=False) + "\n"
 
 
 def _entry(option: Option) -> tuple[str, object]:

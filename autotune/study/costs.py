@@ -38,6 +38,9 @@ OBJECTIVES = 3
 
 RESAMPLES = 300
 
+_NOISE_SEED = 0
+"""Fixed, so that the same trials always give the same verdict."""
+
 LoadSamples = Callable[[int], Mapping[str, NDArray[Any]]]
 
 
@@ -51,7 +54,7 @@ class Cell:
         costs: [objectives], geometric means over the trials; NaN where not measured.
         log_costs: [trials, objectives].
         metrics: medians over the trials, by name.
-        intervals: of the trial with the most samples behind it, the last one.
+        intervals: from the lowest to the highest bound of any of the trials.
         feasible: whether ``metrics`` keep the budget.
         failed_requests: in all of its trials.
     """
@@ -105,10 +108,24 @@ def _cell(group: Sequence[TrialRecord], budget: Budget, names: Sequence[str]) ->
         costs=np.exp(log_costs.mean(axis=0)),
         log_costs=log_costs,
         metrics=metrics,
-        intervals=group[-1].intervals or {},
+        intervals=_widest([trial.intervals or {} for trial in group]),
         feasible=is_feasible(budget, metrics, failed),
         failed_requests=failed,
     )
+
+
+def _widest(intervals: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Return bounds that hold for each of the trials; None where one of them has no bound."""
+    widest: dict[str, list[float | None]] = {}
+    for name in intervals[0]:
+        bounds = [each.get(name) or (None, None) for each in intervals]
+        lows = [low for low, _ in bounds if low is not None]
+        highs = [high for _, high in bounds if high is not None]
+        widest[name] = [
+            min(lows) if len(lows) == len(bounds) else None,
+            max(highs) if len(highs) == len(bounds) else None,
+        ]
+    return widest
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -116,17 +133,36 @@ def _median(values: Sequence[float | None]) -> float | None:
     return float(np.median(known)) if known else None
 
 
-def replicate_noise(cells: Sequence[Cell]) -> F8 | None:
-    """Return the standard deviation of log costs between trials of one cell, [objectives].
+@dataclass(frozen=True, slots=True, eq=False)
+class Noise:
+    """How much trials of one candidate differ.
 
-    Pooled over the cells that were measured more than once; None if none was.
+    Attributes:
+        sigma: [objectives], standard deviation of log costs; NaN where it is unknown.
+        degrees: of freedom behind it.
     """
-    repeated = [cell.log_costs for cell in cells if len(cell.numbers) > 1]
+
+    sigma: F8
+    degrees: int
+
+
+def replicate_noise(cells: Sequence[Cell]) -> Noise | None:
+    """Return the noise between trials of one cell, None if no cell was measured twice.
+
+    Pooled over the cells that were; trials with an infinite cost say nothing of noise.
+    """
+    repeated = [logs for cell in cells if len(logs := _finite_rows(cell.log_costs)) > 1]
     if not repeated:
         return None
+    degrees = sum(len(logs) - 1 for logs in repeated)
     squares = sum(((logs - logs.mean(axis=0)) ** 2).sum(axis=0) for logs in repeated)
-    noise: F8 = np.sqrt(squares / sum(len(logs) - 1 for logs in repeated))
-    return noise
+    return Noise(np.sqrt(squares / degrees), degrees)
+
+
+def _finite_rows(log_costs: F8) -> F8:
+    """Return the trials without an infinite cost; NaN means that there is no such metric."""
+    finite: F8 = log_costs[~np.isinf(log_costs).any(axis=1)]
+    return finite
 
 
 def draw_costs(
@@ -134,18 +170,26 @@ def draw_costs(
     load_samples: LoadSamples,
     names: Sequence[str],
     classes: Sequence[LengthClass],
+    noise: Noise | None,
 ) -> F8:
-    """Return bootstrap replicates of the costs, [resamples, cells, objectives].
+    """Return resampled costs, [resamples, cells, objectives].
 
     The same blocks of requests are drawn for every trial, since all replay the same rows. The
-    cost of work has no such spread and keeps its value.
+    cost of work has no such spread. On top comes the noise between trials, drawn for each cell
+    apart and less the more often it was measured.
     """
     draws = np.empty((RESAMPLES, len(cells), len(names)))
     for column, cell in enumerate(cells):
         logs = [_log_draws(load_samples(n), names, classes) for n in cell.numbers]
         draws[:, column, :] = np.exp(np.mean(logs, axis=0))
         draws[:, column, -1] = cell.costs[-1]
-    return draws
+    if noise is None:
+        return draws
+    repeats = np.array([len(cell.numbers) for cell in cells])
+    sigma = np.nan_to_num(noise.sigma) / np.sqrt(repeats)[:, np.newaxis]
+    deviations = np.random.default_rng(_NOISE_SEED).standard_normal(draws.shape)
+    noisy: F8 = draws * np.exp(sigma * deviations)
+    return noisy
 
 
 def _log_draws(

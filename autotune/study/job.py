@@ -63,7 +63,8 @@ class Job:
         """Return what may not change when a study is resumed."""
         return {
             "trace": self.trace.sha256,
-            "engine_args": dict(self.pinned),
+            "model": self.settings.model,
+            "engine_args": {k: v for k, v in self.pinned.items() if k != "model"},
             "baseline": dict(self.baseline),
             "peak_concurrency": self.peak_concurrency,
             **self.lattice.to_json(),
@@ -83,6 +84,7 @@ class Job:
             "window": self.settings.window,
             "requests": len(self.trace.requests),
             "duration_s": self.trace.duration_s,
+            "model": self.info.model,
             "flags": dict(self.flags),
             "torch_version": self.info.torch_version,
         }

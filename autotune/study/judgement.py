@@ -14,6 +14,7 @@ from autotune.study.costs import (
     F8,
     Cell,
     LoadSamples,
+    Noise,
     draw_costs,
     gather_cells,
     objective_names,
@@ -23,16 +24,13 @@ from objectives.budget import Budget, margins, resolve, upper_margins
 from objectives.knee import Certainty, Knee, find_knee
 from objectives.latency import LengthClass
 from objectives.score import Scores, score_cells
-from objectives.statistics import Interval
+from objectives.statistics import Interval, student_t_95
 from storage.records import TrialRecord
 
 Code = Literal["knee", "keep_default", "nothing_feasible", "not_converged"]
 
 CONVERGED_COST = 0.03
 """Expected opportunity cost, in widths of the budget, up to which a knee counts as found."""
-
-NOISE_WIDTHS = 2.0
-"""A gain within so many standard deviations of the replicate noise is no gain."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +48,7 @@ class Judgement:
         knee: with its neighbours and its certainty, None without a feasible cell.
         scores: of the cells.
         gain: score of the baseline minus score of the winner, with its bounds.
-        noise: replicate noise of each objective in log units, None without replicates.
+        noise: of each objective between trials of one cell, None without replicates.
         kept: whether the upper bounds of the winner keep the budget too; None where the window
             is too short for such a bound, or there is no budget.
     """
@@ -65,7 +63,7 @@ class Judgement:
     knee: Knee | None
     scores: Scores
     gain: tuple[float, Interval] | None
-    noise: F8 | None
+    noise: Noise | None
     kept: bool | None
 
     @property
@@ -102,8 +100,9 @@ def judge(
     costs = np.stack([cell.costs for cell in cells])
     feasible = np.array([cell.feasible for cell in cells])
     noise = replicate_noise(cells)
-    scores = score_cells(costs, feasible, _anchors(absolute, names), noise)
-    draws = draw_costs(cells, load_samples, names, classes)
+    sigma = None if noise is None else noise.sigma
+    scores = score_cells(costs, feasible, _anchors(absolute, names), sigma)
+    draws = draw_costs(cells, load_samples, names, classes, noise)
     knee = find_knee(costs, feasible, scores, draws=draws)
     gain = None
     if knee is not None and base is not None:
@@ -148,16 +147,15 @@ def _gain(scores: Scores, draws: F8, baseline: int, knee: int) -> tuple[float, I
 
 
 def _noise_of_gain(
-    scores: Scores, noise: F8 | None, cells: Sequence[Cell], knee: Knee | None, base: int | None
+    scores: Scores, noise: Noise | None, cells: Sequence[Cell], knee: Knee | None, base: int | None
 ) -> float | None:
-    """Return the standard deviation of the score difference, from the replicates; None without."""
+    """Return the gain that noise alone stays below 95 times in 100; None without replicates."""
     if noise is None or knee is None or base is None or not scores.used.any():
         return None
     widths = np.log(scores.anchor / scores.ideal)
-    of_score = math.sqrt(np.sum((noise / widths)[scores.used] ** 2)) / scores.used.sum()
-    return float(
-        of_score * math.sqrt(1 / len(cells[base].numbers) + 1 / len(cells[knee.cell].numbers))
-    )
+    of_score = math.sqrt(np.nansum((noise.sigma / widths)[scores.used] ** 2)) / scores.used.sum()
+    repeats = 1 / len(cells[base].numbers) + 1 / len(cells[knee.cell].numbers)
+    return float(student_t_95(noise.degrees) * of_score * math.sqrt(repeats))
 
 
 def _code(
@@ -165,13 +163,13 @@ def _code(
     base: int | None,
     feasible: np.ndarray[Any, np.dtype[np.bool_]],
     gain: tuple[float, Interval] | None,
-    noise: float | None,
+    within: float | None,
 ) -> Code:
     if knee is None:
         return "nothing_feasible"
     if base is not None and feasible[base] and gain is not None:
         estimate, bounds = gain
-        within_noise = noise is not None and estimate <= NOISE_WIDTHS * noise
+        within_noise = within is not None and estimate <= within
         if knee.cell == base or within_noise or (bounds.low is not None and bounds.low <= 0):
             return "keep_default"
     cost = math.inf if knee.certainty is None else knee.certainty.expected_opportunity_cost
@@ -225,12 +223,12 @@ def verdict_json(judgement: Judgement) -> dict[str, Any]:
         "objectives_used": [
             name for name, used in zip(judgement.names, judgement.scores.used, strict=True) if used
         ],
-        "noise": _named(judgement.names, judgement.noise),
+        "noise": None
+        if judgement.noise is None
+        else _named(judgement.names, judgement.noise.sigma),
         "pronounced": None if judgement.knee is None else judgement.knee.pronounced,
     }
 
 
-def _named(names: Sequence[str], values: F8 | None) -> Mapping[str, float] | None:
-    if values is None:
-        return None
+def _named(names: Sequence[str], values: F8) -> Mapping[str, float]:
     return {n: float(v) for n, v in zip(names, values, strict=True) if math.isfinite(v)}

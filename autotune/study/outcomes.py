@@ -17,7 +17,7 @@ from objectives.samples import RequestSamples
 from storage.records import Outcome, TrialRecord
 
 CLIPPED_AT = 10.0
-"""Infinite costs, and those of failures, are told as this many times the budget or the worst seen."""
+"""What is infinite or failed is told as this many times the budget, or as the worst seen."""
 
 NEVER_SEEN = 1e9
 """The cost told of a failure while nothing was measured yet."""

@@ -31,6 +31,8 @@ def outlook(job: Job) -> dict[str, Any]:
         "baseline": dict(job.baseline),
         "starts": [start.candidate for start in starts],
         "ladders": {name: list(values) for name, values in job.lattice.ladders.items()},
+        "off_tile": {name: list(values) for name, values in job.lattice.off_tile.items()},
+        "notes": job.trace.notes.sentences(),
         "cells": len(job.lattice.cells()),
         "trials": job.settings.trials,
         "replay_hours_at_least": round(

@@ -19,7 +19,7 @@ STARTS_SHARE = 3
 """At most one trial in so many is spent on rules of thumb."""
 
 ATTEMPTS = 2
-"""A trial that failed without blame, was invalid or was interrupted is tried once more."""
+"""What failed without blame or was invalid is tried once more; an interruption is no try."""
 
 _FINISHED = ("complete", "infeasible")
 _WITHOUT_RESULT = ("failed", "invalid", "interrupted")
@@ -127,7 +127,7 @@ def retry(rows: Sequence[TrialRecord]) -> Step | None:
     for row in reversed(rows):
         if (row.phase, cell_key(row.candidate)) != same or row.state not in _WITHOUT_RESULT:
             break
-        attempts += 1
+        attempts += row.state != "interrupted"
     if attempts >= ATTEMPTS:
         return None
     first = last.number if last.replicate_of is None else last.replicate_of
@@ -148,7 +148,11 @@ def failures_in_a_row(rows: Sequence[TrialRecord]) -> tuple[str | None, int]:
 def observed(rows: Sequence[TrialRecord]) -> list[Observed]:
     """Return the measured cells with the most requests that ran at once in them."""
     return [
-        Observed(row.candidate, int(row.engine["load"]["peak_running"]))
+        Observed(
+            row.candidate,
+            int(row.engine["load"]["peak_running"]) if row.engine["load"]["steps"] else None,
+            graphs=bool(row.engine["capture_sizes"]),
+        )
         for row in rows
         if row.state == "complete" and row.engine is not None
     ]

@@ -7,13 +7,21 @@ from autotune.traffic.trace import Trace
 from objectives.budget import Budget
 from objectives.measurement import Measurement
 
+MIN_WARMUP_REQUESTS = 8
+
 MAX_SEND_LAG_MS = 5.0
 MAX_SEND_LAG_SHARE = 0.1
 
 
 def warmup_requests(trace: Trace, warmup_s: float) -> int:
-    """Return how many requests of the window arrive in its first ``warmup_s`` seconds."""
-    return int((trace.timestamps_s < warmup_s).sum())
+    """Return how many requests of the window arrive in its first ``warmup_s`` seconds.
+
+    At least a few, however sparse the window is, unless no warm-up is wanted.
+    """
+    if warmup_s == 0:
+        return 0
+    within = int((trace.timestamps_s < warmup_s).sum())
+    return max(within, min(MIN_WARMUP_REQUESTS, len(trace.requests)))
 
 
 def client_bound(measurement: Measurement, budget: Budget) -> Failure | None:

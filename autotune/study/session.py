@@ -1,11 +1,11 @@
-"""From settings to a finished study: opens everything in order, and closes it again."""
+"""What a job needs before its study is opened: its traffic, its engine and its names."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,11 +101,18 @@ def describe_engine(settings: TuneSettings, supervisor: Supervisor) -> Descripti
         ) from outcome
 
 
-def device_lease(info: EngineInfo) -> AbstractContextManager[None]:
-    """Return the lease of the GPU that engines will use; there is none for a CPU."""
-    if info.device_uuid is None:
-        return nullcontext()
-    return lease(device_lock(info.device_uuid), info.device)
+@contextmanager
+def device_lease(info: EngineInfo) -> Iterator[None]:
+    """Hold every GPU that engines will use within the block; a CPU is free for all.
+
+    Raises:
+        LeaseHeld: another process has one of them.
+    """
+    with ExitStack() as stack:
+        # In one order for everybody, so that two jobs never wait for each other.
+        for uuid in sorted(info.device_uuids):
+            stack.enter_context(lease(device_lock(uuid), f"{info.device} {uuid}"))
+        yield
 
 
 def _refusal(error: str, known: Sequence[str], given: Sequence[str]) -> UsageError:

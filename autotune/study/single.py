@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from autotune.study.session import (
 )
 from objectives.budget import Budget
 from objectives.measurement import Measurement, measure
+from objectives.samples import RequestSamples
 from storage.codec import plain
 
 
@@ -42,6 +43,8 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
         EnvironmentFault: the engine did not start, or died.
     """
     traffic = read_traffic(settings)
+    for sentence in traffic.trace.notes.sentences():
+        follower.say(sentence)
     name = "replay"
     log = log_folder(settings, name) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
     with ExitStack() as stack:
@@ -61,7 +64,9 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
             replayed = supervisor.replay(traffic.trace, plan, follower.progress)
         except TrialFailed as outcome:
             raise EnvironmentFault(str(outcome), hint=f"the engine's log is {log}") from outcome
-        supervisor.stop()
+        # What was measured counts even if the engine will not go quietly.
+        with suppress(TrialFailed):
+            supervisor.stop()
     budget = Budget(traffic.budget.absolute)
     measurement = measure(replayed.samples, classes=traffic.classes, budget=budget)
     late = client_bound(measurement, budget)
@@ -129,11 +134,16 @@ def bench_result(
         "output_lens": samples.output_tokens.tolist(),
         "start_times": samples.sent_s.tolist(),
         "ttfts": _or_none(samples.first_token_s - samples.scheduled_s),
-        "itls": [
-            samples.gap_s[samples.gap_request == row].tolist() for row in range(len(samples))
-        ],
+        "itls": _gaps_of_requests(samples),
         "errors": list(replayed.errors),
     }
+
+
+def _gaps_of_requests(samples: RequestSamples) -> list[list[float]]:
+    order = np.argsort(samples.gap_request, kind="stable")
+    counts = np.bincount(samples.gap_request, minlength=len(samples))
+    parts = np.split(samples.gap_s[order], np.cumsum(counts)[:-1])
+    return [part.tolist() for part in parts]
 
 
 def _gaps_beside_prefill(replayed: ReplayResult) -> float | None:

@@ -96,12 +96,11 @@ def make_export(view: StudyView, cell: Cell) -> Export:
     """Return a measured cell with its evidence, ready to be rendered."""
     study, judgement = view.study, view.judgement
     pinned = dict(study.fingerprint["engine_args"])
-    model = str(pinned.pop("model"))
     baseline = None
     if judgement is not None and judgement.baseline is not None:
         baseline = shown_metrics(view, judgement.cells[judgement.baseline].metrics)
     return Export(
-        model=model,
+        model=str(study.spec["model"]),
         candidate=dict(cell.candidate),
         engine_args={**pinned, **cell.candidate},
         provenance=provenance(view, cell),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import EnvironmentFault, LeaseHeld
-from autotune.lease import device_lock, lease
+from autotune.lease import device_lock, lease, study_lock
 
 HOLDER = """
 import sys, time
@@ -24,7 +24,7 @@ with lease(Path(sys.argv[1]), "it"):
 
 
 def test_a_second_owner_is_told_who_the_first_is(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "lock"
+    path = tmp_path / "lock"
     with lease(path, "study 'a'"):
         with pytest.raises(LeaseHeld) as raised, lease(path, "study 'a'"):
             pass
@@ -61,6 +61,35 @@ def test_a_place_where_no_lock_can_be_is_an_environment_fault(tmp_path: Path) ->
     file.write_text("")
     with pytest.raises(EnvironmentFault, match="cannot make the lock"), lease(file / "lock", "it"):
         pass
+
+
+def test_the_lock_of_another_user_binds_without_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    path.write_text("theirs")
+    real_open = os.open
+
+    def only_reading(name: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied")
+        return real_open(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", only_reading)
+    with lease(path, "it"), pytest.raises(LeaseHeld), lease(path, "it"):
+        pass
+    assert path.read_text() == "theirs"
+
+
+def test_a_study_is_locked_where_its_database_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = study_lock("sqlite:///a.db", "s")
+    assert here == study_lock(f"sqlite:///{tmp_path}/a.db", "s")
+    assert here.parent == tmp_path
+    assert here != study_lock("sqlite:///a.db", "t")
+    assert study_lock("postgresql://h/d", "s") != study_lock("postgresql://h/e", "s")
 
 
 def test_the_lock_of_a_device_stays_in_its_folder() -> None:

@@ -106,7 +106,7 @@ for path in sys.argv[1:]:
 
 def test_output_goes_to_the_log_of_the_trial(tmp_path: Path) -> None:
     first, second = tmp_path / "1.log", tmp_path / "2.log"
-    first.write_text("kept\n")
+    first.write_text("of an earlier study\n")
     done = subprocess.run(
         [sys.executable, "-c", REDIRECT, str(first), str(second)],
         capture_output=True,
@@ -114,7 +114,7 @@ def test_output_goes_to_the_log_of_the_trial(tmp_path: Path) -> None:
         check=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
     )
-    assert first.read_text() == "kept\nmine\ntheirs\n"
+    assert first.read_text() == "mine\ntheirs\n"
     assert second.read_text() == "mine\ntheirs\n"
     assert second.stat().st_mode & 0o777 == 0o600
     assert done.stdout == done.stderr == ""

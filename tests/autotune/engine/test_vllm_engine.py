@@ -92,7 +92,7 @@ def test_given_limits_are_described_as_they_are(supervisor: Supervisor) -> None:
     assert {name: info.resolved[name] for name in LIMITS} == LIMITS
     assert info.max_model_len == 8192
     assert info.vocab_size == 4096
-    assert info.device_uuid is None
+    assert info.device_uuids == ()
     assert info.device
 
 
