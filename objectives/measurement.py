@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from objectives.arrays import F8, I8
-from objectives.budget import METRICS, Budget, check_classes, metric_key, request_keeps
+from objectives.bootstrap import resample_weights
+from objectives.classes import LengthClass, class_mask
 from objectives.errors import ObjectiveError
-from objectives.latency import (
-    LengthClass,
-    class_mask,
-    e2e_ms,
-    itl_ms,
-    itl_owner,
-    send_lag_ms,
-    tpot_ms,
-    ttft_ms,
-)
+from objectives.goodput import request_keeps
+from objectives.latency import e2e_ms, itl_ms, itl_owner, send_lag_ms, tpot_ms, ttft_ms
+from objectives.limits import METRICS, Budget, check_classes, metric_key
 from objectives.samples import RequestSamples
-from objectives.statistics import AGGREGATES, Interval, aggregate, intervals, resample_weights
+from objectives.statistics import AGGREGATES, Interval, aggregate, intervals
 from objectives.utilization import busy_s, tokens_per_busy_s, useful_tokens
 
 # These get intervals, and any that the budget names.
@@ -57,47 +50,6 @@ class Measurement:
     busy_s: float
     useful_tokens: int
     send_lag_p99_ms: float
-
-    def to_json(self) -> str:
-        """Write strict JSON; infinite values become the string ``"inf"``."""
-        scalars = {name: _encode(getattr(self, name)) for name in _SCALARS}
-        return json.dumps(
-            {
-                "metrics": {key: _encode(value) for key, value in self.metrics.items()},
-                "intervals": {
-                    key: [_encode(bounds.low), _encode(bounds.high)]
-                    for key, bounds in self.intervals.items()
-                },
-                **scalars,
-            },
-            allow_nan=False,
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> Measurement:
-        """Read what ``to_json`` wrote; raises ``ObjectiveError`` on anything else."""
-        try:
-            read = json.loads(text)
-            return cls(
-                metrics={key: _decode(value) for key, value in read["metrics"].items()},
-                intervals={
-                    key: Interval(_decode(low), _decode(high))
-                    for key, (low, high) in read["intervals"].items()
-                },
-                requests=int(read["requests"]),
-                failed_requests=int(read["failed_requests"]),
-                window_s=float(read["window_s"]),
-                busy_s=float(read["busy_s"]),
-                useful_tokens=int(read["useful_tokens"]),
-                send_lag_p99_ms=float(read["send_lag_p99_ms"]),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ObjectiveError(f"the text is no measurement: {error!r}.") from error
-
-
-_SCALARS = tuple(
-    field.name for field in fields(Measurement) if field.name not in {"metrics", "intervals"}
-)
 
 
 def measure(
@@ -205,11 +157,3 @@ def _rates(
 def _duration_s(samples: RequestSamples) -> float:
     ends = np.concatenate([samples.scheduled_s, samples.sent_s, samples.last_token_s])
     return float(np.nanmax(ends) - np.nanmin(samples.scheduled_s))
-
-
-def _encode(value: float | None) -> float | str | None:
-    return str(value) if value is not None and math.isinf(value) else value
-
-
-def _decode(value: float | str | None) -> float | None:
-    return None if value is None else float(value)

@@ -1,4 +1,4 @@
-"""Aggregates of latencies, how sure they are, and how two replays of one trace compare."""
+"""Aggregates of latencies, and how sure they are."""
 
 from __future__ import annotations
 
@@ -9,31 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectives.arrays import F8, I8
-from objectives.bootstrap import (
-    Resampled,
-    block_bootstrap_indices,
-    default_block,
-    interpolate,
-    resample_weights,
-)
+from objectives.bootstrap import Resampled, interpolate, resample_weights
 from objectives.errors import ObjectiveError, nearest
-
-__all__ = [
-    "AGGREGATES",
-    "Interval",
-    "aggregate",
-    "block_bootstrap_indices",
-    "bootstrap_draws",
-    "default_block",
-    "interval",
-    "intervals",
-    "paired_log_ratio",
-    "pooled_interval",
-    "quantile_of",
-    "requests_needed",
-    "resample_weights",
-    "student_t_95",
-]
 
 AGGREGATES = ("mean", "p50", "p90", "p95", "p99", "max")
 
@@ -100,64 +77,6 @@ def requests_needed(name: str) -> int | None:
     return math.ceil(math.log(1 - _NEITHER_TAIL) / math.log(quantile))
 
 
-def interval(
-    values_by_request: F8,
-    aggregate_name: str,
-    *,
-    resamples: int = 400,
-    seed: int = 0,
-    confidence: float = 0.95,
-) -> Interval:
-    """Return bounds of an aggregate of one value per request, in arrival order.
-
-    ``low`` and ``high`` are the 5th and 95th percentile of the moving-block bootstrap, meant
-    as one-sided 95 % bounds. Requests with NaN take their place in the blocks but give no
-    value. ``high`` may be inf, if lost requests weigh enough.
-
-    The bootstrap alone is too sure of upper tails: of independent values its bound of a p95
-    misses the truth in 13 % of samples of 400, of a p99 in 21 %. So ``high`` of a percentile
-    is never below the order statistic behind ``requests_needed``, which misses in at most
-    2.5 %. Both assume that the replay shows the queue's whole behaviour. Where lateness is
-    correlated over tens of requests (autocorrelation 0.9 from one to the next) the upper
-    bound of a p95 still misses in about 15 % of samples of 1000 and 22 % of 400, so a bound
-    from one replay is nominal, and replicates are the remedy.
-
-    Returns:
-        ``high`` None below ``requests_needed`` and for ``max``; both None below 2 values.
-    """
-    rows = np.arange(values_by_request.size)
-    weights = resample_weights(values_by_request.size, resamples=resamples, seed=seed)
-    found = intervals(values_by_request, rows, weights, (aggregate_name,), confidence=confidence)
-    return found[aggregate_name]
-
-
-def pooled_interval(
-    values: F8,
-    owner: I8,
-    requests: int,
-    aggregate_name: str,
-    *,
-    resamples: int = 400,
-    seed: int = 0,
-    confidence: float = 0.95,
-) -> Interval:
-    """Return bounds of an aggregate of values that are pooled over requests, such as ITL.
-
-    As ``interval``, but a drawn request brings all its values along; only requests that have
-    a value count towards ``requests_needed``. With several values per request no order
-    statistic backs the upper bound: with gaps that vary between requests, that of a p99
-    missed the truth in 16 % of samples of 368 requests and in 9 % of 1000.
-
-    Args:
-        values: [k], in any order.
-        owner: [k], the row of the request that each value belongs to.
-        requests: number of requests in arrival order, those without a value included.
-    """
-    weights = resample_weights(requests, resamples=resamples, seed=seed)
-    found = intervals(values, owner, weights, (aggregate_name,), confidence=confidence)
-    return found[aggregate_name]
-
-
 def intervals(
     values: F8,
     owner: I8,
@@ -166,7 +85,36 @@ def intervals(
     *,
     confidence: float = 0.95,
 ) -> dict[str, Interval]:
-    """As ``pooled_interval`` for several aggregates, with the weights drawn beforehand."""
+    """Return bounds of aggregates of values that belong to requests.
+
+    ``low`` and ``high`` are the 5th and 95th percentile of the moving-block bootstrap, meant
+    as one-sided 95 % bounds. A drawn request brings all its values along; one without values,
+    or with NaN alone, takes its place in the blocks but gives none, and does not count towards
+    ``requests_needed``. ``high`` may be inf, if lost requests weigh enough.
+
+    The bootstrap alone is too sure of upper tails: of independent values its bound of a p95
+    misses the truth in 13 % of samples of 400, of a p99 in 21 %. So with one value per request
+    ``high`` of a percentile is never below the order statistic behind ``requests_needed``,
+    which misses in at most 2.5 %. Both assume that the replay shows the queue's whole
+    behaviour. Where lateness is correlated over tens of requests (autocorrelation 0.9 from one
+    to the next) the upper bound of a p95 still misses in about 15 % of samples of 1000 and
+    22 % of 400, so a bound from one replay is nominal, and replicates are the remedy.
+
+    With several values per request, such as ITL, no order statistic backs the upper bound:
+    with gaps that vary between requests, that of a p99 missed the truth in 16 % of samples of
+    368 requests and in 9 % of 1000.
+
+    Args:
+        values: [k], in any order.
+        owner: [k], the row of the request that each value belongs to.
+        weights: [resamples, requests], from ``resample_weights``; requests in arrival order.
+        aggregate_names: of ``AGGREGATES``.
+        confidence: of each bound by itself.
+
+    Returns:
+        Bounds by name: ``high`` None below ``requests_needed`` and for ``max``; both None
+        below 2 requests with a value.
+    """
     kept = ~np.isnan(values)
     present = values[kept]
     requests = np.unique(owner[kept]).size
@@ -202,8 +150,8 @@ def bootstrap_draws(
     Args:
         values: one per request, or pooled if ``owner`` and ``requests`` say so.
         aggregate_name: one of ``AGGREGATES``.
-        owner: as in ``pooled_interval``.
-        requests: as in ``pooled_interval``.
+        owner: [k], the row of the request that each value belongs to.
+        requests: how many there are, those without a value included.
         resamples: number of draws.
         seed: of the draws.
     """
@@ -212,47 +160,6 @@ def bootstrap_draws(
     weights = resample_weights(count, resamples=resamples, seed=seed)
     kept = ~np.isnan(values)
     return _draws(Resampled(values[kept], rows[kept], weights), aggregate_name)
-
-
-def paired_log_ratio(
-    a: F8,
-    b: F8,
-    aggregate_name: str,
-    *,
-    resamples: int = 400,
-    seed: int = 0,
-    confidence: float = 0.95,
-) -> tuple[float | None, Interval]:
-    """Compare two replays of one trace: ln(aggregate of a / aggregate of b), with bounds.
-
-    Row i of both is the same request. Both are resampled with the same blocks, so what the
-    trace does to both cancels out. Positive: ``a`` is larger. Rows where either is NaN are
-    left out. The bounds are one-sided, as in ``interval``; a ratio needs an upper bound of
-    both sides, so below ``requests_needed`` it has no bounds at all.
-
-    Returns:
-        The estimate, None where it is undefined (no rows, both infinite or both zero), and
-        its bounds.
-
-    Raises:
-        ObjectiveError: different numbers of rows.
-    """
-    if a.shape != b.shape:
-        raise ObjectiveError(f"cannot pair {a.size} requests with {b.size}.")
-    both = ~(np.isnan(a) | np.isnan(b))
-    left, right = aggregate(a[both], aggregate_name), aggregate(b[both], aggregate_name)
-    if left is None or right is None:
-        return None, Interval(None, None)
-    needed = requests_needed(aggregate_name)
-    estimate = _finite_or_inf(float(_log_ratio(np.array([left]), np.array([right]))[0]))
-    if needed is None or both.sum() < needed:
-        return estimate, Interval(None, None)
-    paired = [
-        bootstrap_draws(side[both], aggregate_name, resamples=resamples, seed=seed)
-        for side in (a, b)
-    ]
-    draws = _log_ratio(paired[0], paired[1])
-    return estimate, Interval(_bound(draws, 1 - confidence), _bound(draws, confidence))
 
 
 def student_t_95(degrees_of_freedom: int) -> float:
@@ -313,14 +220,3 @@ def _order_statistic_bound(values: F8, name: str) -> float:
 def _bound(draws: F8, quantile: float) -> float | None:
     kept = draws[~np.isnan(draws)]
     return _quantile_with_inf(kept, quantile) if kept.size else None
-
-
-def _log_ratio(a: F8, b: F8) -> F8:
-    """NaN where both are infinite or both zero."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: F8 = np.log(a) - np.log(b)
-        return ratio
-
-
-def _finite_or_inf(value: float) -> float | None:
-    return None if math.isnan(value) else value

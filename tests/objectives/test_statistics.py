@@ -8,20 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from objectives.arrays import F8, I8
+from objectives.bootstrap import resample_weights
 from objectives.errors import ObjectiveError
 from objectives.statistics import (
     AGGREGATES,
     Interval,
     aggregate,
     bootstrap_draws,
-    interval,
-    paired_log_ratio,
-    pooled_interval,
+    intervals,
     requests_needed,
     student_t_95,
 )
 
 INF = float("inf")
+
+
+def pooled_interval(
+    values: F8, owner: I8, requests: int, name: str, *, resamples: int = 400, seed: int = 0
+) -> Interval:
+    weights = resample_weights(requests, resamples=resamples, seed=seed)
+    return intervals(values, owner, weights, (name,))[name]
+
+
+def interval(values: F8, name: str, *, resamples: int = 400, seed: int = 0) -> Interval:
+    """Bounds of an aggregate of one value per request."""
+    rows = np.arange(values.size)
+    return pooled_interval(values, rows, values.size, name, resamples=resamples, seed=seed)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
@@ -154,30 +167,6 @@ def test_draws_of_one_trace_are_paired() -> None:
     np.testing.assert_allclose(slow, 2 * bootstrap_draws(values, "p95", seed=4))
     pooled = bootstrap_draws(values, "p95", owner=np.arange(300), requests=300, seed=4)
     np.testing.assert_allclose(2 * pooled, slow)
-
-
-def test_paired_ratio_cancels_what_the_trace_does() -> None:
-    rng = np.random.default_rng(0)
-    trace = np.repeat(rng.exponential(size=20), 20)
-    a, b = 1.1 * trace * rng.normal(1, 0.01, 400), trace * rng.normal(1, 0.01, 400)
-    estimate, bounds = paired_log_ratio(a, b, "p95")
-    assert estimate == pytest.approx(math.log(1.1), abs=0.03)
-    assert bounds.low is not None
-    assert bounds.high is not None
-    assert 0.05 < bounds.low < bounds.high < 0.15
-    back, _ = paired_log_ratio(b, a, "p95")
-    assert estimate is not None
-    assert back == pytest.approx(-estimate)
-
-
-def test_paired_ratio_without_enough_to_say() -> None:
-    ones, none = np.ones(50), np.full(50, np.nan)
-    assert paired_log_ratio(ones, none, "p95") == (None, Interval(None, None))
-    assert paired_log_ratio(ones, ones, "p95") == (0.0, Interval(None, None))
-    assert paired_log_ratio(ones * INF, ones * INF, "p50") == (None, Interval(None, None))
-    assert paired_log_ratio(ones * INF, ones, "p50") == (INF, Interval(INF, INF))
-    with pytest.raises(ObjectiveError, match="cannot pair 50 requests with 3"):
-        paired_log_ratio(ones, np.ones(3), "p95")
 
 
 @pytest.mark.parametrize(
