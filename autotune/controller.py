@@ -27,7 +27,7 @@ from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan, Step, failures_in_a_row, retry
 from autotune.study.replays import warmup_requests
 from autotune.study.sampler import UntestedCellSampler, ask
-from autotune.traffic.trace import Trace
+from autotune.traffic.model import Trace
 from objectives.measurement import Measurement
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository

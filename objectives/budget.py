@@ -7,31 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from objectives.errors import ObjectiveError
-from objectives.goodput import request_keeps
-from objectives.limits import (
-    METRICS,
-    Budget,
-    Limit,
-    check_classes,
-    metric_key,
-    parse_budget,
-)
+from objectives.limits import Budget, Limit
 from objectives.statistics import Interval
-
-__all__ = [
-    "METRICS",
-    "Budget",
-    "Limit",
-    "check_classes",
-    "is_feasible",
-    "latency_objectives",
-    "margins",
-    "metric_key",
-    "parse_budget",
-    "request_keeps",
-    "resolve",
-    "upper_margins",
-]
 
 
 def resolve(budget: Budget, baseline_metrics: Mapping[str, float | None]) -> Budget:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from objectives.arrays import F8, Bools
-from objectives.latency import LengthClass, class_mask, e2e_ms, tpot_ms, ttft_ms
+from objectives.classes import LengthClass, class_mask
+from objectives.latency import e2e_ms, tpot_ms, ttft_ms
 from objectives.limits import Budget, Limit, check_classes
 from objectives.samples import RequestSamples
 from objectives.statistics import quantile_of

@@ -10,22 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from objectives.arrays import F8, I8
-from objectives.classes import LengthClass, class_mask, default_classes, parse_classes
 from objectives.samples import RequestSamples
-
-__all__ = [
-    "LengthClass",
-    "RequestSamples",
-    "class_mask",
-    "default_classes",
-    "e2e_ms",
-    "itl_ms",
-    "itl_owner",
-    "parse_classes",
-    "send_lag_ms",
-    "tpot_ms",
-    "ttft_ms",
-]
 
 
 def ttft_ms(samples: RequestSamples) -> F8:

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import pytest
@@ -18,21 +19,23 @@ import yaml
 from typer.main import get_command
 
 import autotune.errors
-from autotune import __version__
+from autotune import __version__, controller
 from autotune.candidates import diagnosis, starts
-from autotune.cli import signals
+from autotune.cli import show, signals, tune
 from autotune.cli.main import app
 from autotune.cli.options import OutputFormat
 from autotune.demo import resolve_trace
-from autotune.engine.protocol import DETERMINISTIC_FAILURES, FailureClass
+from autotune.engine.protocol import DETERMINISTIC_FAILURES, EngineInfo, FailureClass
 from autotune.export import Format
 from autotune.settings import TuneSettings, parse_engine_args, parse_knobs
-from autotune.study import costs, judgement, plan, replays, sampler
+from autotune.study import costs, judgement, outlook, plan, replays, sampler, single, view
 from autotune.traffic.formats import FORMATS
+from autotune.traffic.model import TraceMeta, TraceRequest
 from autotune.traffic.scenarios import SCENARIOS
-from autotune.traffic.trace import TraceMeta, TraceRequest, load_trace, parse_window
-from objectives.budget import METRICS, Budget, parse_budget
+from autotune.traffic.trace import load_trace
+from autotune.traffic.window import parse_window
 from objectives.classes import parse_classes
+from objectives.limits import METRICS, Budget, parse_budget
 from objectives.measurement import measure
 from objectives.statistics import AGGREGATES, requests_needed
 from storage import records, schema
@@ -225,17 +228,32 @@ def literals(alias: Any) -> list[str]:
     return [word for part in parts for word in (literals(part) if get_args(part) else [part])]
 
 
-def verdict_keys() -> list[str]:
-    tree = ast.parse(Path(judgement.__file__).read_text(encoding="utf-8"))
-    (function,) = [
+def keys_written(module: ModuleType, function: str) -> list[str]:
+    """Return the constant keys of all dicts that a function writes, those inside them too."""
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    (found,) = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "verdict_json"
+        if isinstance(node, ast.FunctionDef) and node.name == function
     ]
-    returned = function.body[-1]
-    assert isinstance(returned, ast.Return)
-    assert isinstance(returned.value, ast.Dict)
-    return [str(key.value) for key in returned.value.keys if isinstance(key, ast.Constant)]
+    return [
+        str(key.value)
+        for node in ast.walk(found)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    ]
+
+
+def engine_keys() -> list[str]:
+    """Return what a complete trial says of its engine."""
+    stored = keys_written(controller, "_store")
+    assert "failed_requests" in stored
+    return [*stored, *(each.name for each in fields(EngineInfo))]
+
+
+def replay_keys() -> list[str]:
+    return [*keys_written(single, "bench_result"), *keys_written(single, "replay_once")]
 
 
 def exit_codes() -> set[int]:
@@ -263,7 +281,7 @@ def rates() -> list[str]:
         ("trials.md", list(get_args(FailureClass))),
         ("diagnosis.md", list(get_args(diagnosis.Code))),
         ("diagnosis.md", [field.name for field in fields(diagnosis.Load)]),
-        ("verdict.md", [*get_args(judgement.Code), *verdict_keys()]),
+        ("verdict.md", [*get_args(judgement.Code), *keys_written(judgement, "verdict_json")]),
         ("export.md", list(get_args(Format))),
         ("cli.md", [each.value for each in OutputFormat]),
         ("traces.md", [*FORMATS, *SCENARIOS, *(each.name for each in fields(TraceMeta))]),
@@ -271,6 +289,13 @@ def rates() -> list[str]:
             "traces.md",
             [each.name.removesuffix("_ms") for each in fields(TraceRequest)],
         ),
+        ("json.md", keys_written(view, "trial_json")),
+        ("json.md", [*keys_written(show, "show"), *keys_written(show, "_show_trial")]),
+        ("json.md", keys_written(tune, "_print")),
+        ("json.md", engine_keys()),
+        ("json.md", keys_written(outlook, "outlook")),
+        ("json.md", [each.name for each in fields(records.StudySummary)]),
+        ("json.md", replay_keys()),
         ("storage.md", [*schema.metadata.tables, schema.VERSION_TABLE]),
     ],
 )

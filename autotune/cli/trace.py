@@ -11,9 +11,9 @@ import typer
 from autotune.cli.options import Format, OutputFormat
 
 if TYPE_CHECKING:
+    from autotune.traffic.model import Trace
     from autotune.traffic.scenarios import Scenario
-    from autotune.traffic.trace import Trace
-    from objectives.latency import LengthClass
+    from objectives.classes import LengthClass
 
 app = typer.Typer(name="trace", help="Import, inspect, cut and make traces.", no_args_is_help=True)
 
@@ -179,8 +179,8 @@ def _adjusted_scenario(
 
 def _parse_classes(text: str) -> tuple[LengthClass, ...]:
     from autotune.errors import UsageError
+    from objectives.classes import parse_classes
     from objectives.errors import ObjectiveError
-    from objectives.latency import parse_classes
 
     try:
         return parse_classes(text)

@@ -13,8 +13,8 @@ from objectives.statistics import requests_needed
 if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
-    from objectives.budget import Limit
     from objectives.knee import TradeOff
+    from objectives.limits import Limit
     from objectives.statistics import Interval
     from storage.records import TrialRecord
 

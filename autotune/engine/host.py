@@ -31,7 +31,7 @@ from autotune.engine.parent_death import arm_in_engine, become_host, die_with_pa
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.traffic.prompts import prompt_token_ids
 from autotune.traffic.replay import PreparedRequest, Replay
-from objectives.latency import RequestSamples
+from objectives.samples import RequestSamples
 
 _PROGRESS_EVERY_S = 1.0
 _ERRORS_KEPT = 5

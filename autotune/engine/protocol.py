@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.latency import RequestSamples
+from objectives.samples import RequestSamples
 
 FailureClass = Literal[
     "oom_start",

@@ -27,8 +27,8 @@ from autotune.engine.protocol import (
     TrialFailed,
 )
 from autotune.errors import HostLost
-from autotune.traffic.trace import Trace
-from objectives.latency import RequestSamples
+from autotune.traffic.model import Trace
+from objectives.samples import RequestSamples
 
 _POLL_S = 0.5
 _CONFIG_TIMEOUT_S = 300.0

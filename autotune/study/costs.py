@@ -16,21 +16,14 @@ from numpy.typing import NDArray
 
 from autotune.candidates.lattice import Candidate, cell_key
 from autotune.engine.protocol import request_arrays
-from objectives.budget import Budget, is_feasible, latency_objectives
-from objectives.latency import (
-    LengthClass,
-    class_mask,
-    e2e_ms,
-    itl_ms,
-    itl_owner,
-    tpot_ms,
-    ttft_ms,
-)
+from objectives.arrays import F8
+from objectives.budget import is_feasible, latency_objectives
+from objectives.classes import LengthClass, class_mask
+from objectives.latency import e2e_ms, itl_ms, itl_owner, tpot_ms, ttft_ms
+from objectives.limits import Budget
 from objectives.samples import RequestSamples
 from objectives.statistics import bootstrap_draws
 from storage.records import TrialRecord
-
-F8 = NDArray[np.float64]
 
 WORK_COST = "busy_s_per_1k_tokens"
 OBJECTIVES = 3

@@ -22,9 +22,9 @@ from autotune.engine.protocol import EngineInfo
 from autotune.engine.supervisor import Description
 from autotune.errors import TraceError, UsageError
 from autotune.settings import TuneSettings
-from autotune.traffic.trace import Trace
-from objectives.budget import Budget
-from objectives.latency import LengthClass
+from autotune.traffic.model import Trace
+from objectives.classes import LengthClass
+from objectives.limits import Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import numpy as np
 
 from autotune.candidates.lattice import Candidate, cell_key
 from autotune.study.costs import (
-    F8,
     Cell,
     LoadSamples,
     Noise,
@@ -20,9 +19,11 @@ from autotune.study.costs import (
     objective_names,
     replicate_noise,
 )
-from objectives.budget import Budget, margins, resolve, upper_margins
+from objectives.arrays import F8
+from objectives.budget import margins, resolve, upper_margins
+from objectives.classes import LengthClass
 from objectives.knee import Certainty, Knee, find_knee
-from objectives.latency import LengthClass
+from objectives.limits import Budget
 from objectives.score import Scores, score_cells
 from objectives.statistics import Interval, student_t_95
 from storage.records import TrialRecord

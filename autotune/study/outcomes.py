@@ -10,8 +10,9 @@ from autotune.candidates.lattice import Candidate, cell_key
 from autotune.engine.protocol import Failure
 from autotune.study.costs import costs_of, objective_names
 from autotune.study.replays import client_bound
-from objectives.budget import Budget, margins, resolve
-from objectives.latency import LengthClass
+from objectives.budget import margins, resolve
+from objectives.classes import LengthClass
+from objectives.limits import Budget
 from objectives.measurement import Measurement, measure
 from objectives.samples import RequestSamples
 from storage.records import Outcome, TrialRecord

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autotune.engine.protocol import Failure
-from autotune.traffic.trace import Trace
-from objectives.budget import Budget
+from autotune.traffic.model import Trace
+from objectives.limits import Budget
 from objectives.measurement import Measurement
 
 MIN_WARMUP_REQUESTS = 8

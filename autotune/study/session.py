@@ -15,9 +15,11 @@ from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError, nearest
 from autotune.lease import device_lock, lease
 from autotune.settings import TuneSettings
-from autotune.traffic.trace import Trace, load_trace, parse_window
-from objectives.budget import Budget, check_classes, parse_budget
-from objectives.latency import LengthClass, default_classes, parse_classes
+from autotune.traffic.model import Trace
+from autotune.traffic.trace import load_trace
+from autotune.traffic.window import parse_window
+from objectives.classes import LengthClass, default_classes, parse_classes
+from objectives.limits import Budget, check_classes, parse_budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from autotune.study.session import (
     open_supervisor,
     read_traffic,
 )
-from objectives.budget import Budget
+from objectives.limits import Budget
 from objectives.measurement import Measurement, measure
 from objectives.samples import RequestSamples
 from storage.codec import plain

@@ -10,8 +10,9 @@ from autotune import __version__
 from autotune.export.document import Export
 from autotune.study.costs import Cell
 from autotune.study.judgement import Judgement, judge, verdict_json
-from objectives.budget import is_feasible, parse_budget
-from objectives.latency import parse_classes
+from objectives.budget import is_feasible
+from objectives.classes import parse_classes
+from objectives.limits import parse_budget
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import Repository
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.traffic.model import F8
+from objectives.arrays import F8
 
 U8 = NDArray[np.uint64]
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.traffic.model import I8, Trace
-from objectives.latency import LengthClass, class_mask, default_classes
+from autotune.traffic.model import Trace
+from objectives.arrays import I8
+from objectives.classes import LengthClass, class_mask, default_classes
 
 MODEL_LEN_MULTIPLE = 64
 DEFAULT_BUDGET_TOKENS = 2048

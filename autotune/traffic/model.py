@@ -14,10 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import TraceError, UsageError
-
-F8 = NDArray[np.float64]
-I8 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from objectives.arrays import F8, I8
 
 MAX_TOKENS = 10_000_000
 YEAR_MS = 366 * 86_400_000.0

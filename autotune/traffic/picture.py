@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from autotune.traffic.inspect import ClassStats, LengthStats, TraceSummary, chunking_sentence
-from autotune.traffic.model import F8, I8, Trace
+from autotune.traffic.model import Trace
+from objectives.arrays import F8, I8
 
 WIDTH = 80
 _LEVELS = " ▁▂▃▄▅▆▇█"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import UsageError
 from autotune.traffic.hashing import key, mix, outputs
-from autotune.traffic.model import I8
+from objectives.arrays import I8
 
 # Most vocabularies begin with padding, start, end and unknown.
 FIRST_ORDINARY_ID = 4

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from objectives.latency import RequestSamples
+from objectives.samples import RequestSamples
 
 
 class RequestFailed(Exception):

@@ -14,8 +14,9 @@ import numpy as np
 
 from autotune.errors import UsageError
 from autotune.traffic.hashing import key, uniforms
-from autotune.traffic.model import F8, I8, Bools, Trace, TraceRequest, blocks_of
+from autotune.traffic.model import Trace, TraceRequest, blocks_of
 from autotune.traffic.scenarios import Lengths, Population, Scenario, scenario_named
+from objectives.arrays import F8, I8, Bools
 
 DEFAULT_BLOCK_SIZE = 16
 SHARED_PREFIXES = 4

@@ -16,24 +16,7 @@ from pathlib import Path
 from autotune.errors import TraceError
 from autotune.traffic.formats import detect, reader_named
 from autotune.traffic.formats.native import meta_path
-from autotune.traffic.model import F8, I8, ReadNotes, Trace, TraceMeta, TraceRequest
-from autotune.traffic.window import Busiest, Span, WindowSpec, parse_window
-
-__all__ = [
-    "F8",
-    "I8",
-    "Busiest",
-    "ReadNotes",
-    "Span",
-    "Trace",
-    "TraceMeta",
-    "TraceRequest",
-    "WindowSpec",
-    "load_trace",
-    "meta_path",
-    "parse_window",
-    "save_trace",
-]
+from autotune.traffic.model import Trace
 
 
 def load_trace(path: Path, *, format: str = "auto") -> Trace:  # noqa: A002

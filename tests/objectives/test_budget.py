@@ -2,16 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from objectives.budget import (
-    Budget,
-    is_feasible,
-    latency_objectives,
-    margins,
-    parse_budget,
-    resolve,
-    upper_margins,
-)
+from objectives.budget import is_feasible, latency_objectives, margins, resolve, upper_margins
 from objectives.errors import ObjectiveError
+from objectives.limits import Budget, parse_budget
 from objectives.statistics import Interval
 
 INF = float("inf")

@@ -3,9 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from objectives.budget import Budget, parse_budget, request_keeps
 from objectives.classes import parse_classes
 from objectives.errors import ObjectiveError
+from objectives.goodput import request_keeps
+from objectives.limits import Budget, parse_budget
 from objectives.samples import RequestSamples
 from objectives.statistics import AGGREGATES, aggregate
 from tests.objectives.builders import from_deliveries, random_samples

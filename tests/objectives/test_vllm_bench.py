@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from objectives.budget import Budget, parse_budget
 from objectives.latency import tpot_ms
+from objectives.limits import Budget, parse_budget
 from objectives.measurement import Measurement, measure
 from objectives.samples import RequestSamples
 from tests.objectives.builders import from_deliveries, random_samples

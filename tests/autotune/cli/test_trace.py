@@ -13,8 +13,9 @@ from autotune.cli.trace import ScenarioName, TraceFormat, app
 from autotune.demo import resolve_trace
 from autotune.errors import TraceError, UsageError
 from autotune.traffic.formats import FORMATS
+from autotune.traffic.formats.native import meta_path
 from autotune.traffic.scenarios import SCENARIOS
-from autotune.traffic.trace import load_trace, meta_path
+from autotune.traffic.trace import load_trace
 
 ROOT = Path(__file__).resolve().parents[3]
 AZURE = """\

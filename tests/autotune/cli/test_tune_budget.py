@@ -15,8 +15,8 @@ from autotune import tuning
 from autotune.cli.main import app
 from autotune.settings import TuneSettings
 from autotune.study.session import Traffic
-from objectives.budget import parse_budget
 from objectives.classes import parse_classes
+from objectives.limits import parse_budget
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study
 from tests.autotune.study.scripted import BUDGET, DESCRIPTION, ScriptedEngines, small_trace

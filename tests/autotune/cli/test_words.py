@@ -11,8 +11,8 @@ from autotune.candidates.lattice import Candidate
 from autotune.cli.words import time_line, verdict_lines
 from autotune.study.costs import WORK_COST, Cell
 from autotune.study.judgement import Code, Judgement
-from objectives.budget import Budget, parse_budget
 from objectives.knee import Certainty, Knee, TradeOff
+from objectives.limits import Budget, parse_budget
 from objectives.score import Scores
 from objectives.statistics import Interval
 from tests.autotune.study.records import limits, record

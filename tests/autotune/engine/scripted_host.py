@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from autotune.engine.channel import Channel, Message
 from autotune.engine.protocol import Iterations
-from objectives.latency import RequestSamples
+from objectives.samples import RequestSamples
 
 SLEEPER = [sys.executable, "-c", "import signal; signal.pause()"]
 

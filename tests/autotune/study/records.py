@@ -8,8 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate
-from objectives.budget import parse_budget
 from objectives.classes import parse_classes
+from objectives.limits import parse_budget
 from objectives.measurement import measure
 from storage.records import FinishedState, TrialRecord
 from tests.autotune.study.scripted import (

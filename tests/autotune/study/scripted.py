@@ -26,9 +26,9 @@ from autotune.engine.protocol import (
 from autotune.engine.supervisor import Description
 from autotune.settings import TuneSettings
 from autotune.study.job import Job, make_job
-from autotune.traffic.trace import Trace, TraceRequest
-from objectives.budget import parse_budget
+from autotune.traffic.model import Trace, TraceRequest
 from objectives.classes import parse_classes
+from objectives.limits import parse_budget
 from objectives.samples import RequestSamples
 from storage.records import TrialRecord
 from storage.repository import Repository, open_repository

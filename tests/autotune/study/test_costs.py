@@ -13,7 +13,7 @@ from autotune.study.costs import (
     objective_names,
     replicate_noise,
 )
-from objectives.budget import parse_budget
+from objectives.limits import parse_budget
 from objectives.statistics import aggregate
 from tests.autotune.study.records import Measured, limits, record
 from tests.autotune.study.scripted import Speed

@@ -6,8 +6,8 @@ from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.supervisor import Description
 from autotune.errors import TraceError, UsageError
 from autotune.study.job import check_lengths, make_job, peak_concurrency
-from autotune.traffic.trace import Trace, TraceRequest
-from objectives.budget import parse_budget
+from autotune.traffic.model import Trace, TraceRequest
+from objectives.limits import parse_budget
 from tests.autotune.study.scripted import (
     BASELINE,
     FLAGS,

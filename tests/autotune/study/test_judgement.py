@@ -8,8 +8,8 @@ import pytest
 
 from autotune.candidates.lattice import TOKENS
 from autotune.study.judgement import Judgement, judge, verdict_json
-from objectives.budget import parse_budget
 from objectives.errors import ObjectiveError
+from objectives.limits import parse_budget
 from tests.autotune.study.records import Measured, limits, record
 from tests.autotune.study.scripted import BASELINE, BUDGET, REQUESTS, Speed, clear_knee
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from autotune.study.outcomes import Yardstick
-from objectives.budget import parse_budget
+from objectives.limits import parse_budget
 from objectives.measurement import measure
 from tests.autotune.study.records import Measured, limits
 from tests.autotune.study.scripted import BASELINE, clear_knee, samples_of, small_trace

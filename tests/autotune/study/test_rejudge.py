@@ -16,8 +16,8 @@ from autotune.study.judgement import Judgement, judge
 from autotune.study.outcomes import Yardstick
 from autotune.study.rejudge import frozen_peak, rejudge
 from autotune.study.sampler import distributions
-from objectives.budget import parse_budget
 from objectives.errors import ObjectiveError
+from objectives.limits import parse_budget
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stale, reconcile

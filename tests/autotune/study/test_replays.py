@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.study.replays import client_bound, warmup_requests
-from objectives.budget import parse_budget
+from objectives.limits import parse_budget
 from objectives.measurement import Measurement
 from tests.autotune.study.scripted import small_trace
 

@@ -6,7 +6,7 @@ import pytest
 from autotune.traffic.inspect import arrivals_per_second, chunking_sentence, describe
 from autotune.traffic.synth import synthesize
 from autotune.traffic.trace import load_trace
-from objectives.latency import LengthClass
+from objectives.classes import LengthClass
 from tests.autotune.traffic.examples import AZURE_CONVERSATION, MOONCAKE, request, trace
 
 

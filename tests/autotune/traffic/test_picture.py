@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from autotune.traffic.inspect import describe
 from autotune.traffic.picture import WIDTH, bar, picture, sparkline
 from autotune.traffic.synth import synthesize
-from objectives.latency import LengthClass
+from objectives.classes import LengthClass
 from tests.autotune.traffic.examples import request, trace
 
 EXPECTED = """\

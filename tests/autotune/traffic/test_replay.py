@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.traffic.replay import PreparedRequest, Replay, RequestFailed
-from objectives.latency import RequestSamples
+from objectives.samples import RequestSamples
 from tests.autotune.traffic.virtual_time import VirtualLoop, run
 
 Step = float | int | Exception

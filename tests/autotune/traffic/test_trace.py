@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import TraceError, UsageError
-from autotune.traffic.trace import Trace, TraceRequest, load_trace, meta_path, save_trace
+from autotune.traffic.formats.native import meta_path
+from autotune.traffic.model import Trace, TraceRequest
+from autotune.traffic.trace import load_trace, save_trace
 from tests.autotune.traffic.examples import request, trace
 
 COUNTS = st.integers(1, 10_000_000)
