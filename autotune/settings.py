@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from autotune.errors import UsageError, nearest
+from autotune.errors import UsageError
+from objectives.errors import nearest
 
 Scalar = int | float | str | bool
 

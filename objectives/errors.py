@@ -1,4 +1,4 @@
-"""The one error of this package: a value that cannot be meant."""
+"""The one error of this package: a value that cannot be meant, and what was meant instead."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ class ObjectiveError(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'x'?`` for the closest known word, else the list of them."""
+    """Return ``did you mean 'x'?`` for the closest known word, '' where none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def nearest_or_all(word: str, known: Iterable[str]) -> str:
+    """As ``nearest``, but where none is close return the list of them, '' if that is empty."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(names)}." if names else ""
+    return nearest(word, names) or (f"known: {', '.join(names)}." if names else "")

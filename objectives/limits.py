@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from objectives.classes import LengthClass
-from objectives.errors import ObjectiveError, nearest
+from objectives.errors import ObjectiveError, nearest_or_all
 from objectives.statistics import AGGREGATES
 
 METRICS = ("ttft", "tpot", "itl", "e2e")
@@ -45,12 +45,13 @@ class Limit:
         if self.metric not in METRICS:
             known = (*METRICS, *_ALIASES)
             raise ObjectiveError(
-                f"unknown metric {self.metric!r} in the budget.", hint=nearest(self.metric, known)
+                f"unknown metric {self.metric!r} in the budget.",
+                hint=nearest_or_all(self.metric, known),
             )
         if self.aggregate not in AGGREGATES:
             raise ObjectiveError(
                 f"unknown aggregate {self.aggregate!r} in the budget.",
-                hint=nearest(self.aggregate, AGGREGATES),
+                hint=nearest_or_all(self.aggregate, AGGREGATES),
             )
         given = [value for value in (self.limit_ms, self.relative) if value is not None]
         if len(given) != 1:
@@ -168,7 +169,7 @@ def check_classes(budget: Budget, classes: Iterable[LengthClass]) -> None:
         if limit.class_name is not None and limit.class_name not in known:
             raise ObjectiveError(
                 f"the budget limits {limit.key}, but there is no class {limit.class_name!r}.",
-                hint=nearest(limit.class_name, known)
+                hint=nearest_or_all(limit.class_name, known)
                 or "the prompts form one group; define classes with --classes.",
             )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from objectives.arrays import F8, I8
 from objectives.bootstrap import Resampled, interpolate, resample_weights
-from objectives.errors import ObjectiveError, nearest
+from objectives.errors import ObjectiveError, nearest_or_all
 
 AGGREGATES = ("mean", "p50", "p90", "p95", "p99", "max")
 
@@ -55,7 +55,7 @@ def aggregate(values: F8, name: str) -> float | None:
 def quantile_of(name: str) -> float | None:
     """Return the quantile that an aggregate is, None for the mean; raises if unknown."""
     if name not in AGGREGATES:
-        raise ObjectiveError(f"unknown aggregate {name!r}.", hint=nearest(name, AGGREGATES))
+        raise ObjectiveError(f"unknown aggregate {name!r}.", hint=nearest_or_all(name, AGGREGATES))
     return _QUANTILES.get(name)
 
 

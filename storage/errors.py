@@ -10,9 +10,10 @@ StorageError
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+from objectives.errors import nearest
 
 _SHOWN_DIFFERENCES = 5
 _SHOWN_CHARACTERS = 60
@@ -51,9 +52,9 @@ class UnknownStudy(StorageError):
             hint = "Start one with `autotune tune`, or choose another database with --storage."
         else:
             message = f"There is no study named {_short(name)}."
-            close = difflib.get_close_matches(name or "", names, n=1, cutoff=0.5)
-            nearest = f"Did you mean {close[0]!r}? " if close else ""
-            hint = f"{nearest}`autotune studies` lists them all."
+            close = nearest(name or "", names)
+            meant = f"{close[0].upper()}{close[1:]} " if close else ""
+            hint = f"{meant}`autotune studies` lists them all."
         super().__init__(message, hint=hint)
         self.name = name
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.errors import UsageError, nearest
+from autotune.errors import UsageError
+from objectives.errors import nearest
 
 PREFIX = "demo:"
 _FOLDER = Path(__file__).parent

@@ -26,7 +26,6 @@ from autotune.engine.protocol import (
     ReplayResult,
     TrialFailed,
 )
-from autotune.errors import HostLost
 from autotune.traffic.model import Trace
 from objectives.samples import RequestSamples
 
@@ -244,16 +243,18 @@ class Supervisor:
         return self._process is not None and self._process.poll() is not None
 
     def _post_mortem(self, kind: str) -> Failure:
-        if self._process is None:
-            raise HostLost("the engine host could not be started")
-        try:
-            code = self._process.wait(_EXIT_TIMEOUT_S)
-            message = f"the engine host ended with status {code} during {kind}"
-        except subprocess.TimeoutExpired:
-            message = f"the engine host closed its channel during {kind}"
+        code = self._exit_status()
+        end = "closed its channel" if code is None else f"ended with status {code}"
         log = read_tail(self._log_path or self.host_log)
         classify = classify_run if kind == "replay" else classify_start
-        return classify(log, message)
+        return classify(log, f"the engine host {end} during {kind}")
+
+    def _exit_status(self) -> int | None:
+        """Return the status of a host that ends within a moment, None if it does not."""
+        try:
+            return None if self._process is None else self._process.wait(_EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return None
 
 
 def _silence(kind: str, silence_s: float) -> Failure:

@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.errors import UsageError, nearest
+from autotune.errors import UsageError
 from autotune.export.document import FlagFacts
+from objectives.errors import nearest
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _SAFE_WORD = re.compile(r"(?!-)|-\d+\Z")

@@ -12,13 +12,14 @@ from pathlib import Path
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.protocol import EngineInfo, TrialFailed
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
-from autotune.errors import EnvironmentFault, UsageError, nearest
+from autotune.errors import EnvironmentFault, UsageError
 from autotune.lease import device_lock, lease
 from autotune.settings import TuneSettings
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
 from objectives.classes import LengthClass, default_classes, parse_classes
+from objectives.errors import nearest
 from objectives.limits import Budget, check_classes, parse_budget
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.errors import UsageError, nearest
+from autotune.errors import UsageError
 from autotune.traffic.model import MAX_TOKENS
+from objectives.errors import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

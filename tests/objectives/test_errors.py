@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from objectives.errors import ObjectiveError, nearest
+from objectives.errors import ObjectiveError, nearest, nearest_or_all
 
 
 def test_error_carries_message_and_hint() -> None:
@@ -9,7 +9,12 @@ def test_error_carries_message_and_hint() -> None:
     assert isinstance(error, ValueError)
 
 
-def test_nearest_names_the_closest_or_lists_all() -> None:
+def test_nearest_names_the_closest() -> None:
     assert nearest("ttf", ("ttft", "tpot")) == "did you mean 'ttft'?"
-    assert nearest("zzz", ("ttft", "tpot")) == "known: ttft, tpot."
-    assert nearest("zzz", ()) == ""
+    assert nearest("zzz", ("ttft", "tpot")) == ""
+
+
+def test_all_are_listed_where_none_is_close() -> None:
+    assert nearest_or_all("ttf", ("ttft", "tpot")) == "did you mean 'ttft'?"
+    assert nearest_or_all("zzz", ("ttft", "tpot")) == "known: ttft, tpot."
+    assert nearest_or_all("zzz", ()) == ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.errors import TraceError, UsageError, nearest
+from autotune.errors import TraceError, UsageError
 from autotune.traffic.formats.azure_csv import AZURE
 from autotune.traffic.formats.base import Reader, first_line
 from autotune.traffic.formats.native import NATIVE
+from objectives.errors import nearest
 
 FORMATS: dict[str, Reader] = {reader.name: reader for reader in (NATIVE, AZURE)}
 
