@@ -115,13 +115,3 @@ class TrialRecord:
     outcome: Outcome | None
     told: bool
     log_path: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class EventRecord:
-    """Something that happened to a study: started, resumed, interrupted and the like."""
-
-    id: int
-    at: str
-    kind: str
-    detail: Json

@@ -15,7 +15,6 @@ from storage import codec, rows
 from storage.database import open_database, translated_errors
 from storage.errors import FingerprintMismatch, StorageError, UnknownStudy, UnknownTrial
 from storage.records import (
-    EventRecord,
     FinishedState,
     Json,
     Outcome,
@@ -326,12 +325,6 @@ class Repository:
     def add_event(self, study_id: int, kind: str, detail: Json | None = None) -> None:
         with self._writing() as connection:
             self._add_event(connection, study_id, kind, detail or {})
-
-    def events(self, study_id: int) -> tuple[EventRecord, ...]:
-        """Return the events of the study, the oldest first."""
-        query = select(event).where(event.c.study_id == study_id).order_by(event.c.id)
-        with self._reading() as connection:
-            return tuple(rows.event_record(row) for row in connection.execute(query))
 
     # Below: parts of the above, within their transaction.
 

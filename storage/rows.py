@@ -9,7 +9,7 @@ from sqlalchemy import Row
 
 from storage import codec
 from storage.errors import Difference
-from storage.records import EventRecord, Outcome, StudyRecord, TrialRecord
+from storage.records import Outcome, StudyRecord, TrialRecord
 
 
 def study_record(row: Row[Any]) -> StudyRecord:
@@ -47,10 +47,6 @@ def trial_record(row: Row[Any]) -> TrialRecord:
         told=row.told,
         log_path=row.log_path,
     )
-
-
-def event_record(row: Row[Any]) -> EventRecord:
-    return EventRecord(id=row.id, at=row.at, kind=row.kind, detail=codec.decode(row.detail))
 
 
 def outcome(text: str | None) -> Outcome | None:

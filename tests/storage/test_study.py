@@ -25,6 +25,7 @@ from storage.study import (
     tell_stored,
 )
 from tests.storage.contract import CANDIDATE, DONE, ODD_NAMES, begin, finish
+from tests.storage.events import events_of, kinds_of
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -179,14 +180,14 @@ def test_a_stored_outcome_is_told_and_marked(
 
 
 def test_nothing_to_reconcile(
-    study: optuna.Study, repository: Repository, record: StudyRecord
+    study: optuna.Study, repository: Repository, record: StudyRecord, url: str
 ) -> None:
     assert reconcile(study, repository, record.id) == Reconciled()
-    assert [event.kind for event in repository.events(record.id)] == ["started"]
+    assert kinds_of(url, record.id) == ["started"]
 
 
 def test_every_kind_of_leftover_is_settled(
-    study: optuna.Study, repository: Repository, record: StudyRecord
+    study: optuna.Study, repository: Repository, record: StudyRecord, url: str
 ) -> None:
     for number in range(4):
         assert _ask(study) == number
@@ -203,7 +204,7 @@ def test_every_kind_of_leftover_is_settled(
     assert done == Reconciled(told=(0, 1), interrupted=(2,), orphaned=(3,), cleared=(4, 5))
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2 + ["FAIL"] * 4
     assert repository.untold(record.id) == ()
-    assert repository.events(record.id)[-1].detail["cleared"] == [4, 5]
+    assert events_of(url, record.id)[-1][1]["cleared"] == [4, 5]
     assert reconcile(study, repository, record.id) == Reconciled()
 
 

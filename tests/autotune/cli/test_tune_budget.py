@@ -20,6 +20,7 @@ from objectives.limits import parse_budget
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study
 from tests.autotune.study.scripted import BUDGET, DESCRIPTION, ScriptedEngines, small_trace
+from tests.storage.events import kinds_of
 
 Tune = Callable[..., Result]
 
@@ -60,8 +61,9 @@ def optuna_constraints(folder: Path) -> list[dict[str, float]]:
 
 
 def events(folder: Path) -> list[str]:
-    with open_repository(f"sqlite:///{folder / 'study.db'}", create=False) as repository:
-        return [event.kind for event in repository.events(repository.study("night").id)]
+    url = f"sqlite:///{folder / 'study.db'}"
+    with open_repository(url, create=False) as repository:
+        return kinds_of(url, repository.study("night").id)
 
 
 def test_another_budget_gives_another_verdict_without_a_new_trial(

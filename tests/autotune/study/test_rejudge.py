@@ -30,6 +30,7 @@ from tests.autotune.study.scripted import (
     settings_of,
     small_trace,
 )
+from tests.storage.events import events_of
 
 CLASSES: Final = "short:0-512 long:512-"
 TRIALS: Final = 5
@@ -136,9 +137,10 @@ def judged(row: TrialRecord) -> Mapping[str, Any]:
 def test_the_same_budget_writes_nothing(folder: Path) -> None:
     job = job_of()
     with repository_in(folder) as (repository, study_id):
-        before = repository.study(None), repository.trials(study_id), repository.events(study_id)
+        url = f"sqlite:///{folder / 'study.db'}"
+        before = repository.study(None), repository.trials(study_id), events_of(url, study_id)
         assert rejudge(repository, study_id, yardstick_of(job)) == ()
-        after = repository.study(None), repository.trials(study_id), repository.events(study_id)
+        after = repository.study(None), repository.trials(study_id), events_of(url, study_id)
     assert after == before
 
 
