@@ -15,6 +15,7 @@ from objectives.errors import ObjectiveError, nearest_or_all
 AGGREGATES = ("mean", "p50", "p90", "p95", "p99", "max")
 
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_CONFIDENCE = 0.95
 _NEITHER_TAIL = 0.975
 _FEWEST_FOR_MEAN = 2
 _STUDENT_T_95 = (6.313752, 2.919986, 2.353363, 2.131847)
@@ -82,8 +83,6 @@ def intervals(
     owner: I8,
     weights: F8,
     aggregate_names: Iterable[str],
-    *,
-    confidence: float = 0.95,
 ) -> dict[str, Interval]:
     """Return bounds of aggregates of values that belong to requests.
 
@@ -109,7 +108,6 @@ def intervals(
         owner: [k], the row of the request that each value belongs to.
         weights: [resamples, requests], from ``resample_weights``; requests in arrival order.
         aggregate_names: of ``AGGREGATES``.
-        confidence: of each bound by itself.
 
     Returns:
         Bounds by name: ``high`` None below ``requests_needed`` and for ``max``; both None
@@ -123,10 +121,10 @@ def intervals(
     for name in aggregate_names:
         needed = requests_needed(name)
         draws = _draws(resampled, name)
-        low = _bound(draws, 1 - confidence) if requests >= _FEWEST_FOR_MEAN else None
+        low = _bound(draws, 1 - _CONFIDENCE) if requests >= _FEWEST_FOR_MEAN else None
         high = None
         if needed is not None and requests >= needed:
-            high = _bound(draws, confidence)
+            high = _bound(draws, _CONFIDENCE)
             if high is not None and present.size == requests:
                 high = max(high, _order_statistic_bound(present, name))
         found[name] = Interval(low, high)
