@@ -211,7 +211,7 @@ def test_failures_stay_infeasible_and_are_told_by_the_new_budget(folder: Path) -
     assert row.outcome is not None
     assert row.outcome.values is not None
     assert row.outcome.values[:2] == (4000, 500)
-    assert row.outcome.constraints == {"failure": 1.0}
+    assert row.outcome.constraints == {"failure": 30.0}
 
 
 def test_lateness_that_a_looser_limit_allows_counts(folder: Path) -> None:
