@@ -121,7 +121,7 @@ def test_out_of_memory_at_start_is_told_as_infeasible(tmp_path: Path) -> None:
     assert rows[1].metrics is None
     assert trial.state is optuna.trial.TrialState.COMPLETE
     assert trial.values[:2] == [3000.0, 160.0]
-    assert trial.constraints == {"failure": 1.0}
+    assert trial.constraints == {"failure": 30.0}
     assert engines.kills == 2
 
 

@@ -16,7 +16,7 @@ def key(tokens: int, seqs: int) -> str:
 
 
 def seen(tokens: int, seqs: int, peak_running: int) -> Observed:
-    return Observed({TOKENS: tokens, SEQS: seqs}, peak_running)
+    return Observed({TOKENS: tokens, SEQS: seqs}, peak_running, graphs=False)
 
 
 def test_caps_above_the_peak_are_represented_by_the_measured_one() -> None:
@@ -40,12 +40,26 @@ def test_the_first_measurement_stands_for_the_row() -> None:
     assert found[key(512, 64)] == key(512, 32)
 
 
+def test_caps_with_other_graphs_are_not_alike() -> None:
+    """16 and 32 sequences capture graphs of up to 32 and 64 tokens: another step time."""
+    graphs = [Observed({TOKENS: 512, SEQS: 64}, 10, graphs=True)]
+    assert equivalent_cells(LATTICE, graphs) == {}
+    wide = Lattice({TOKENS: (2048,), SEQS: (128, 256, 512, 1024)})
+    found = equivalent_cells(wide, [Observed({TOKENS: 2048, SEQS: 1024}, 10, graphs=True)])
+    assert list(found) == [cell_key({TOKENS: 2048, SEQS: cap}) for cap in (256, 512)]
+
+
+def test_a_log_without_steps_says_nothing_of_the_cap() -> None:
+    nothing = Observed({TOKENS: 512, SEQS: 64}, None, graphs=False)
+    assert equivalent_cells(LATTICE, [nothing]) == {}
+
+
 def test_further_knobs_keep_rows_apart() -> None:
     lattice = Lattice({**LATTICE.ladders, "block_size": (16, 32)})
     measured = {TOKENS: 512, SEQS: 64, "block_size": 16}
-    found = equivalent_cells(lattice, [Observed(measured, 40)])
+    found = equivalent_cells(lattice, [Observed(measured, 40, graphs=False)])
     assert found == {}
-    found = equivalent_cells(lattice, [Observed(measured, 20)])
+    found = equivalent_cells(lattice, [Observed(measured, 20, graphs=False)])
     assert list(found) == [cell_key({**measured, SEQS: 32})]
 
 

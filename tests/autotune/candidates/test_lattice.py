@@ -107,14 +107,14 @@ def test_a_tile_beyond_the_ladder_is_refused() -> None:
     assert caught.value.hint == "choose a smaller --tile"
 
 
-def test_knobs_get_ladders_with_the_baseline_first() -> None:
+def test_knobs_get_ladders_with_the_baseline_numbers_ascending() -> None:
     lattice = built(
         knobs={"block_size": [16, 32], "async_scheduling": [True], SEQS: [16, 96]},
         more_baseline={"block_size": 16, "async_scheduling": False},
     )
     assert lattice.ladders["block_size"] == (16, 32)
     assert lattice.ladders["async_scheduling"] == (False, True)
-    assert lattice.ladders[SEQS] == (64, 16, 96)
+    assert lattice.ladders[SEQS] == (16, 64, 96)
     assert SEQS not in lattice.off_tile
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import UsageError
 from autotune.export import Export, render
+from storage.errors import StorageError
 
 
 def test_yaml_says_false_as_a_switch_of_its_own(export: Export) -> None:
@@ -76,8 +77,10 @@ def test_json_is_one_object(export: Export) -> None:
 
 
 def test_json_holds_no_number_that_json_lacks(export: Export) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(StorageError, match="ttft_p95 is not a number"):
         render(replace(export, metrics={"ttft_p95": float("nan")}), "json")
+    lost = replace(export, baseline={"ttft_max": float("inf")})
+    assert json.loads(render(lost, "json"))["baseline"] == {"ttft_max": "inf"}
     bare = json.loads(render(replace(export, baseline=None, verdict=None), "json"))
     assert bare["baseline"] is None
     assert bare["verdict"] is None

@@ -86,7 +86,8 @@ class Measured:
             intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
             engine={
                 "failed_requests": measurement.failed_requests,
-                "load": {"peak_running": 8},
+                "load": {"peak_running": 8, "steps": 10},
+                "capture_sizes": [],
             },
         )
         self.trials.append(trial)

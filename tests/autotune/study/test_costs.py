@@ -7,6 +7,7 @@ import pytest
 
 from autotune.study.costs import (
     WORK_COST,
+    Noise,
     costs_of,
     draw_costs,
     gather_cells,
@@ -56,7 +57,7 @@ def test_trials_of_one_candidate_are_one_cell() -> None:
     assert [cell.numbers for cell in cells] == [(0, 2), (1,)]
     assert cells[0].costs == pytest.approx([200, math.sqrt(200), 1.0])
     assert cells[0].metrics["ttft_p95"] == 250
-    assert cells[0].intervals == {"ttft_p95": [3, 4]}
+    assert cells[0].intervals == {"ttft_p95": [1, 4]}
     assert cells[0].log_costs.shape == (2, 3)
 
 
@@ -85,7 +86,9 @@ def test_noise_is_the_spread_between_repetitions() -> None:
         record(2, limits(1024), metrics=metrics(1, 1)),
     ]
     noise = replicate_noise(gather_cells(trials, NO_BUDGET, NAMES))
-    assert noise == pytest.approx([0.2 / math.sqrt(2), 0, 0])
+    assert noise is not None
+    assert noise.sigma == pytest.approx([0.2 / math.sqrt(2), 0, 0])
+    assert noise.degrees == 1
 
 
 def test_noise_is_pooled_over_cells() -> None:
@@ -96,7 +99,8 @@ def test_noise_is_pooled_over_cells() -> None:
     ]
     noise = replicate_noise(gather_cells(trials, NO_BUDGET, NAMES))
     assert noise is not None
-    assert noise[0] == pytest.approx(math.sqrt((0.02 + 0.18) / 2))
+    assert noise.degrees == 2
+    assert noise.sigma[0] == pytest.approx(math.sqrt((0.02 + 0.18) / 2))
 
 
 def test_without_repetitions_the_noise_is_unknown() -> None:
@@ -110,7 +114,7 @@ def test_draws_lie_around_the_costs_and_pair_the_cells() -> None:
     study.add(limits(512), Speed(100, 10), seed=1)
     study.add(limits(1024), Speed(200, 20), seed=1)
     cells = gather_cells(study.trials, NO_BUDGET, NAMES)
-    draws = draw_costs(cells, study.samples.__getitem__, NAMES, ())
+    draws = draw_costs(cells, study.samples.__getitem__, NAMES, (), None)
     assert draws.shape[1:] == (2, 3)
     assert np.median(draws[:, 0, 0]) == pytest.approx(100, rel=0.03)
     # The same requests with the same jitter are drawn for both, so that all ratios are alike.
@@ -128,7 +132,7 @@ def test_draws_of_a_class_see_only_its_requests() -> None:
     arrays["gap_s"] = np.where(long[arrays["gap_request"]], 0.3, 0.01)
     names = ("ttft_p50@short", "itl_p50@long", WORK_COST)
     (cell,) = gather_cells([trial], NO_BUDGET, names)
-    draws = draw_costs([cell], lambda _: arrays, names, study.classes)
+    draws = draw_costs([cell], lambda _: arrays, names, study.classes, None)
     assert draws[:, 0, 0].max() < 110
     assert draws[:, 0, 1] == pytest.approx(300)
 
@@ -137,5 +141,49 @@ def test_lost_requests_draw_infinite_costs() -> None:
     study = Measured()
     study.add(limits(512), Speed(100, 10, failed=20))
     cells = gather_cells(study.trials, NO_BUDGET, NAMES)
-    draws = draw_costs(cells, study.samples.__getitem__, NAMES, ())
+    draws = draw_costs(cells, study.samples.__getitem__, NAMES, (), None)
     assert aggregate(draws[:, 0, 0], "p50") == math.inf
+
+
+def test_infinite_costs_say_nothing_of_noise() -> None:
+    """Two overloaded repeats would give infinity minus infinity."""
+    trials = [
+        record(n, limits(tokens), metrics=metrics(value, 10))
+        for n, (tokens, value) in enumerate(
+            [(512, math.inf), (512, math.inf), (1024, 5), (1024, 5)]
+        )
+    ]
+    noise = replicate_noise(gather_cells(trials, NO_BUDGET, NAMES))
+    assert noise is not None
+    assert noise.sigma[0] == 0
+    assert noise.degrees == 1
+
+
+def test_draws_have_the_noise_between_repeats() -> None:
+    study = Measured()
+    study.add(limits(512), Speed(100, 10))
+    cells = gather_cells(study.trials, NO_BUDGET, NAMES)
+    noise = Noise(np.array([0.0, 0.0, 0.3]), degrees=3)
+    draws = draw_costs(cells, study.samples.__getitem__, NAMES, (), noise)
+    quiet = draw_costs(cells, study.samples.__getitem__, NAMES, (), None)
+    assert draws[:, 0, :2] == pytest.approx(quiet[:, 0, :2])
+    assert np.log(draws[:, 0, 2]).std() == pytest.approx(0.3, rel=0.2)
+
+
+def test_bounds_of_a_cell_hold_for_each_of_its_trials() -> None:
+    trials = [
+        record(
+            0,
+            limits(512),
+            metrics=metrics(1, 1),
+            intervals={"ttft_p95": [1.0, 5.0], "a": [1.0, 2.0]},
+        ),
+        record(
+            1,
+            limits(512),
+            metrics=metrics(1, 1),
+            intervals={"ttft_p95": [2.0, 9.0], "a": [0.5, None]},
+        ),
+    ]
+    (cell,) = gather_cells(trials, NO_BUDGET, NAMES)
+    assert cell.intervals == {"ttft_p95": [1.0, 9.0], "a": [0.5, None]}

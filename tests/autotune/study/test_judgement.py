@@ -86,7 +86,7 @@ def test_a_gain_beyond_the_replicate_noise_counts() -> None:
     judgement = judged(study)
     assert judgement.code == "knee"
     assert judgement.noise is not None
-    assert judgement.noise[0] == pytest.approx(0.01, abs=0.01)
+    assert judgement.noise.sigma[0] == pytest.approx(0.01, abs=0.01)
 
 
 def test_nothing_feasible_names_the_cell_that_misses_by_the_least() -> None:

@@ -113,7 +113,7 @@ def test_a_start_that_was_searched_already_is_passed_over() -> None:
     assert step == Step("starts", limits(512, 32), rule="rule 32")
 
 
-@pytest.mark.parametrize("state", ["failed", "invalid", "interrupted"])
+@pytest.mark.parametrize("state", ["failed", "invalid"])
 def test_a_trial_without_a_result_is_tried_once_more_and_not_counted(
     state: FinishedState,
 ) -> None:
@@ -122,6 +122,19 @@ def test_a_trial_without_a_result_is_tried_once_more_and_not_counted(
     assert plan_of(3).next_step(rows) == Step("search", limits(512), replicate_of=1)
     rows += [record(2, limits(512), state=state, replicate_of=1)]
     assert plan_of(3).next_step(rows) == Step("search", None)
+
+
+def test_interruptions_are_no_tries() -> None:
+    rows = rows_of(("baseline", BASELINE, "complete"), ("search", limits(512), "interrupted"))
+    again = Step("search", limits(512), replicate_of=1)
+    later: list[FinishedState] = ["interrupted", "failed", "interrupted"]
+    for number, state in enumerate(later, start=2):
+        assert plan_of(3).next_step(rows) == again
+        rows += [record(number, limits(512), state=state, replicate_of=1)]
+    assert plan_of(3).next_step(rows) == again
+    rows += [record(5, limits(512), state="invalid", replicate_of=1)]
+    assert plan_of(3).next_step(rows) == Step("search", None)
+    assert finished_trials(rows) == 1
 
 
 def test_a_candidate_that_fails_by_its_own_fault_is_not_repeated() -> None:
@@ -149,7 +162,7 @@ def test_an_exhausted_lattice_ends_the_study() -> None:
 
 
 def test_cells_equal_to_a_measured_one_are_closed() -> None:
-    rows = [record(0, limits(512, 64), engine={"load": {"peak_running": 20}})]
+    rows = [record(0, limits(512, 64), engine=LOAD)]
     allowed = plan_of(9).untested(rows)
     assert not allowed(limits(512, 64))
     assert not allowed(limits(512, 32))
@@ -157,9 +170,18 @@ def test_cells_equal_to_a_measured_one_are_closed() -> None:
     assert allowed(limits(1024, 64))
 
 
+def test_a_log_without_steps_leaves_the_peak_unknown() -> None:
+    empty = {"load": {"peak_running": 0, "steps": 0}, "capture_sizes": [1, 2]}
+    (seen,) = observed([record(0, engine=empty)])
+    assert seen.peak_running is None
+    assert seen.graphs
+
+
+LOAD = {"load": {"peak_running": 20, "steps": 5}, "capture_sizes": []}
+
+
 def test_only_complete_trials_are_observed() -> None:
-    load = {"load": {"peak_running": 20}}
-    rows = [record(0, engine=load), record(1, state="invalid", engine=load), record(2)]
+    rows = [record(0, engine=LOAD), record(1, state="invalid", engine=LOAD), record(2)]
     assert [each.peak_running for each in observed(rows)] == [20]
 
 
@@ -188,7 +210,8 @@ def test_a_study_ends_and_never_exceeds_its_total(
     assert finished_trials(rows) <= trials
     for row in rows:
         again = [r for r in rows if (r.phase, r.candidate) == (row.phase, row.candidate)]
-        assert len(again) <= 2
+        tries = [r for r in again if r.state != "interrupted"]
+        assert len(tries) <= 2
 
 
 @given(st.lists(st.sampled_from(STATES), min_size=1, max_size=8))
