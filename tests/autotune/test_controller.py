@@ -318,3 +318,12 @@ def test_a_measurement_that_was_not_told_is_told_on_resume(
     assert len(engines.started) == 6
     assert all(row.told for row in resumed)
     assert measured(resumed) == whole
+
+
+def test_an_engine_that_will_not_stop_costs_no_measurement(tmp_path: Path) -> None:
+    engines = ScriptedEngines(faults={("stop", 0): failed("hang")})
+    rows = run(tmp_path, engines, trials=2)
+    assert [row.state for row in rows] == ["complete", "complete"]
+    assert rows[0].timings is not None
+    assert rows[0].timings["stop_s"] is None
+    assert engines.kills >= 1

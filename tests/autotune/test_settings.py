@@ -205,3 +205,22 @@ def test_engine_arguments_that_json_cannot_hold_are_refused(text: str) -> None:
     given = {"model": "m", "trace": "t", "engine_args": parse_engine_args([f"seed={text}"])}
     with pytest.raises(UsageError, match="seed has a value that JSON cannot hold"):
         load_settings(None, given)
+
+
+@pytest.mark.parametrize(
+    "name", ["model", "disable-log-stats", "enable_logging_iteration_details"]
+)
+def test_arguments_that_are_ours_to_set_are_refused(name: str) -> None:
+    given = {"model": "m", "trace": "t", "engine_args": parse_engine_args([f"{name}=true"])}
+    with pytest.raises(UsageError, match="cannot be set"):
+        load_settings(None, given)
+
+
+def test_dashes_in_the_file_are_read_as_underscores_at_every_level(tmp_path: Path) -> None:
+    config = tmp_path / "autotune.yaml"
+    config.write_text(
+        "model: m\ntrace: t\nengine-args: {max-model-len: 100}\nknobs: {block-size: [16, 32]}\n"
+    )
+    settings = load_settings(config, {})
+    assert settings.engine_args == {"max_model_len": 100}
+    assert settings.knobs == {"block_size": [16, 32]}

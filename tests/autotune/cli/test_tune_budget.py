@@ -122,3 +122,13 @@ def test_a_kill_between_two_judgements_is_made_good_by_either_budget(
     assert "judged 2 earlier trials again" in again.stderr
     assert json.loads(again.stdout)["verdict"] == json.loads(first.stdout)["verdict"]
     assert optuna_constraints(tmp_path) == constraints
+
+
+def test_a_budget_that_cannot_be_judged_by_changes_nothing(tune: Tune, tmp_path: Path) -> None:
+    """No request is shorter than two tokens here, so the class has no values to be relative to."""
+    tune("ttft_p95:300")
+    refused = tune("ttft_p95@tiny:0.9x", "--classes", "tiny:0-2 rest:2-")
+    assert refused.exit_code != 0
+    with open_repository(f"sqlite:///{tmp_path}/study.db", create=False) as repository:
+        assert repository.study(None).spec["budget"] == "ttft_p95:300"
+        assert repository.study(None).state == "interrupted"

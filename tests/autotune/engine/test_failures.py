@@ -200,3 +200,14 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     tail = read_tail(log)
     assert len(tail) == 256 * 1024
     assert tail.endswith("a\N{REPLACEMENT CHARACTER} the end")
+
+
+def test_a_tail_begins_where_it_is_told_to(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("start: out of memory\n")
+    said = log.stat().st_size
+    assert read_tail(log, after=said) == ""
+    with log.open("a") as file:
+        file.write("then it died\n")
+    assert read_tail(log, after=said) == "then it died\n"
+    assert read_tail(log).startswith("start")

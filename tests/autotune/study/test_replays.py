@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.study.replays import client_bound, warmup_requests
+from autotune.study.replays import MIN_WARMUP_REQUESTS, client_bound, warmup_requests
 from objectives.limits import parse_budget
 from objectives.measurement import Measurement
 from tests.autotune.study.scripted import small_trace
@@ -24,6 +24,10 @@ def measurement(lag_ms: float, *, ttft_ms: float | None = 400.0) -> Measurement:
 @pytest.mark.parametrize(("seconds", "requests"), [(0.0, 0), (1.0, 20), (1.01, 21), (99.0, 80)])
 def test_a_warm_up_is_the_head_of_the_window(seconds: float, requests: int) -> None:
     assert warmup_requests(small_trace(), seconds) == requests
+
+
+def test_a_sparse_window_warms_up_all_the_same() -> None:
+    assert warmup_requests(small_trace(), 0.001) == MIN_WARMUP_REQUESTS
 
 
 @pytest.mark.parametrize(
