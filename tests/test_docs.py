@@ -101,11 +101,14 @@ def test_the_tables_of_options_are_fresh() -> None:
 
 
 def command_lines(page: Path) -> list[list[str]]:
-    """Return the words after ``autotune`` of every such command in the page's sh blocks."""
+    """Return the words after ``autotune`` of every such command in the page's sh blocks.
+
+    ``scripts/quickstart`` passes its options on to ``autotune tune``.
+    """
     found = []
     for block in fences(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
+            words = shlex.split(line.replace("scripts/quickstart", "autotune tune"), comments=True)
             if "autotune" not in words:
                 continue
             words = words[words.index("autotune") + 1 :]
