@@ -73,6 +73,8 @@ def run_study(
             peak=frozen_peak(repository, name),
         )
         before = _stored_spec(repository, name)
+        if job.classes:
+            watcher.say("classes of prompt length: " + " ".join(c.text for c in job.classes))
         record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
         _judge_again(job, repository, record, before, watcher)
         with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,10 +31,15 @@ def best(
             help="yaml for `vllm serve --config`, args for a command line, json, or env.",
         ),
     ] = ExportFormat.YAML,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write to this file, on success alone.", show_default="standard output"),
+    ] = None,
 ) -> None:
     """Export the best configuration with its evidence; exit 3 if nothing keeps the budget."""
     import os
 
+    from autotune.cli.files import write_text
     from autotune.cli.words import verdict_lines
     from autotune.errors import NothingFeasible, UsageError
     from autotune.export.render import render
@@ -57,5 +63,8 @@ def best(
         output_format.value,
         flags=view.study.spec["flags"],
     )
-    typer.echo(text, nl=False)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)
     typer.echo(lines[0], err=True)

@@ -39,6 +39,7 @@ def replay(
     """Replay a trace against one engine; JSON has the key names of `vllm bench serve`."""
     import json
 
+    from autotune.cli.files import write_text
     from autotune.cli.signals import Interrupted, raised_signals
     from autotune.cli.watch import ScreenWatcher
     from autotune.settings import load_settings, parse_engine_args
@@ -73,15 +74,4 @@ def replay(
                 shown = f"{value:.3f}" if isinstance(value, float) else value
                 typer.echo(f"{name:32} {shown}")
     if output is not None:
-        _write(output, text)
-
-
-def _write(output: Path, text: str) -> None:
-    from autotune.errors import EnvironmentFault
-
-    try:
-        output.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentFault(
-            f"cannot write {output}: {error.strerror}", hint="the result is on stdout"
-        ) from error
+        write_text(output, text + "\n", hint="the result is on stdout")

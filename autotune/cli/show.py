@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.options import Format, OutputFormat, Storage, StudyName
+from autotune.cli.tables import figure, limits
 
 if TYPE_CHECKING:
     from autotune.study.view import StudyView
@@ -26,7 +28,7 @@ def show(
     import json
     import os
 
-    from autotune.cli.words import verdict_lines
+    from autotune.cli.words import state_line, verdict_lines
     from autotune.study.judgement import verdict_json
     from autotune.study.view import load_view
     from storage.codec import plain
@@ -46,13 +48,12 @@ def show(
     elif view.judgement is None:
         typer.echo(f"Study {view.study.name!r} has no finished trial yet.")
     else:
-        typer.echo("\n".join(verdict_lines(view.judgement)))
+        typer.echo("\n".join([state_line(view), *verdict_lines(view.judgement)]))
 
 
 def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputFormat) -> None:
     import json
 
-    from autotune.cli.tables import limits
     from autotune.study.view import trial_json
     from storage.codec import plain
 
@@ -68,16 +69,42 @@ def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputForma
     if record.diagnosis is not None:
         knob = record.diagnosis["next_knob"] or "nothing to move"
         typer.echo(f"{record.diagnosis['code']}: {record.diagnosis['reason']}; {knob}.")
-    for name, value in (body["metrics"] or {}).items():
-        low, high = (record.intervals or {}).get(name, (None, None))
-        bounds = "" if low is None else f"   {_shown(low)} to {_shown(high)}"
-        typer.echo(f"{name:32} {_shown(value):>12}{bounds}")
+    for line in metric_lines(body["metrics"] or {}, record.intervals or {}):
+        typer.echo(line)
     for name, seconds in (record.timings or {}).items():
-        typer.echo(f"{name:32} {_shown(seconds):>12}")
+        typer.echo(f"{name:24}{_shown(seconds):>10}")
     typer.echo(f"engine log: {record.log_path}")
 
 
-def _shown(value: float | None) -> str:
-    from autotune.cli.tables import figure
+def metric_lines(
+    metrics: Mapping[str, float | None], intervals: Mapping[str, Sequence[float | None]]
+) -> list[str]:
+    """Return latencies in ms as a matrix of aggregates, then what is no latency.
 
+    The last column is the upper bound of p95, ``-`` where there is none.
+    """
+    aggregates = ("mean", "p50", "p90", "p95", "p99", "max")
+    split = {name: name.partition("_") for name in metrics}
+    kinds = [
+        f"{metric}{'@' if at else ''}{group}"
+        for metric in ("ttft", "tpot", "itl", "e2e")
+        for name, (head, _, rest) in split.items()
+        if head == metric
+        for aggregate, at, group in [rest.partition("@")]
+        if aggregate == "p95"
+    ]
+    if not kinds:
+        return []
+    lines = [f"{'ms':24}" + "".join(f"{each:>10}" for each in (*aggregates, "p95 <="))]
+    for kind in sorted(kinds, key=lambda each: each.partition("@")[2]):
+        metric, at, group = kind.partition("@")
+        names = [f"{metric}_{aggregate}{at}{group}" for aggregate in aggregates]
+        upper = (intervals.get(f"{metric}_p95{at}{group}") or (None, None))[1]
+        cells = [*(metrics.get(name) for name in names), upper]
+        lines.append(f"{kind:24}" + "".join(f"{figure(value):>10}" for value in cells))
+    others = [name for name, (head, _, _) in split.items() if f"{head}_p95" not in metrics]
+    return lines + [f"{name:24}{figure(metrics[name], 3):>10}" for name in sorted(others)]
+
+
+def _shown(value: float | None) -> str:
     return figure(value, 3)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _SHOWN = ("ttft_", "tpot_", "itl_")
 
+WIDE = 110
+"""Columns from which the table has room for everything."""
+
 PIPED_WIDTH = 120
 """Columns where the output is no terminal and COLUMNS does not say otherwise."""
 
@@ -44,17 +47,18 @@ def limits(candidate: Mapping[str, Any]) -> str:
     return " ".join(["/".join(str(candidate[name]) for name in names), *rest])
 
 
-def trial_table(view: StudyView) -> Any:
-    """Return all trials of a study as a table."""
+def trial_table(view: StudyView, *, width: int) -> Any:
+    """Return all trials of a study as a table; a narrow one leaves out what is missed least."""
     from rich import box
     from rich.table import Table
 
     from autotune.study.view import headline, trial_json
 
+    narrow = width < WIDE
     names = [name for name in headline(view) if name.startswith(_SHOWN)]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading, justify in _headings(names):
-        table.add_column(heading, justify="right" if justify else "left", no_wrap=justify)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1))
+    for heading, justify in _headings(names, narrow=narrow):
+        table.add_column(heading, justify="right" if justify else "left", no_wrap=True)
     winner = view.judgement.chosen.numbers if view.judgement and view.judgement.chosen else ()
     for trial in view.trials:
         row = trial_json(view, trial)
@@ -65,22 +69,22 @@ def trial_table(view: StudyView) -> Any:
             trial.phase,
             limits(trial.candidate),
             *numbers,
-            figure(metrics.get("utilization"), 2),
+            *([] if narrow else [figure(metrics.get("utilization"), 2)]),
             _met(row),
-            _remark(row),
+            _remark(row, narrow=narrow),
             style="bold" if trial.number in winner else None,
         )
     return table
 
 
-def _headings(names: Sequence[str]) -> list[tuple[str, bool]]:
-    latencies = [(f"{name} ms", True) for name in names]
+def _headings(names: Sequence[str], *, narrow: bool) -> list[tuple[str, bool]]:
+    latencies = [(name if narrow else f"{name} ms", True) for name in names]
     return [
-        ("trial", True),
+        ("#" if narrow else "trial", True),
         ("phase", False),
         ("tokens/seqs", True),
         *latencies,
-        ("util", True),
+        *([] if narrow else [("util", True)]),
         ("budget", False),
         ("diagnosis", False),
     ]
@@ -93,11 +97,13 @@ def _met(row: Mapping[str, Any]) -> str:
     return "met" if row["feasible"] else "broken"
 
 
-def _remark(row: Mapping[str, Any]) -> str:
+def _remark(row: Mapping[str, Any], *, narrow: bool) -> str:
     if row["failure"] is not None:
         return f"{row['state']}: {row['failure']['class']}"
     if row["diagnosis"] is None:
         return str(row["state"])
+    if narrow:
+        return str(row["diagnosis"]["code"])
     # The column heading is tokens/seqs as well.
     knob = row["diagnosis"]["next_knob"].replace("max_num_batched_", "").replace("max_num_", "")
     return f"{row['diagnosis']['code']}{': ' + knob if knob else ''}"

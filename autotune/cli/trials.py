@@ -29,4 +29,5 @@ def trials(
         rows = [plain(trial_json(view, trial), name="trial") for trial in view.trials]
         typer.echo(json.dumps(rows, indent=2, allow_nan=False))
     else:
-        console().print(trial_table(view))
+        screen = console()
+        screen.print(trial_table(view, width=screen.width))

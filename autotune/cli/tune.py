@@ -19,9 +19,14 @@ def tune(
         Path | None, typer.Option(help="YAML file with these settings; flags win.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Path or hub name of the model, or demo:tiny-llama.")
+        str | None,
+        typer.Option(
+            help="Path or hub name of the model, or demo:tiny-llama. Required, or in --config."
+        ),
     ] = None,
-    trace: Annotated[str | None, typer.Option(help="Trace file, or demo:mixed.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="Trace file, or demo:mixed. Required, or in --config.")
+    ] = None,
     window: Annotated[
         str | None, typer.Option(help="Part of the trace: 600:900 (seconds) or busiest:10m.")
     ] = None,
@@ -41,33 +46,40 @@ def tune(
         typer.Option(help="Further engine argument to search, name=a,b,c. Repeatable."),
     ] = None,
     tile: Annotated[
-        str | None, typer.Option(help="Quanta of the limits: tokens,sequences. [default: 128,8]")
+        str | None,
+        typer.Option(
+            help="Only multiples of these are searched: tokens,sequences.", show_default="128,8"
+        ),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(help="Finished trials in all, resumed ones included. [default: 24]"),
+        typer.Option(help="Finished trials in all, resumed ones included.", show_default="24"),
     ] = None,
     warmup_s: Annotated[
         float | None,
-        typer.Option(help="Seconds of the window replayed before each measurement. [default: 10]"),
+        typer.Option(
+            help="Seconds of the window replayed before each measurement.", show_default="10"
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of prompts and sampler. [default: 0]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of prompts and sampler.", show_default="0")
+    ] = None,
     storage: Storage = None,
     study_name: Annotated[
         str | None, typer.Option(help="Name of the study.", show_default="from model and trace")
     ] = None,
     log_folder: Annotated[
-        Path | None, typer.Option(help="Where engine logs go. [default: autotune-logs]")
+        Path | None, typer.Option(help="Where engine logs go.", show_default="autotune-logs")
     ] = None,
     start_timeout_s: Annotated[
-        float | None, typer.Option(help="Longest time for an engine start. [default: 1800]")
+        float | None, typer.Option(help="Longest time for an engine start.", show_default="1800")
     ] = None,
     silence_timeout_s: Annotated[
         float | None,
-        typer.Option(help="Longest time without a token while requests wait. [default: 120]"),
+        typer.Option(help="Longest time without a token while requests wait.", show_default="120"),
     ] = None,
     max_failures_in_a_row: Annotated[
-        int | None, typer.Option(help="Of one class, before giving up. [default: 5]")
+        int | None, typer.Option(help="Of one class, before giving up.", show_default="5")
     ] = None,
     dry_run: Annotated[
         bool,
@@ -158,7 +170,8 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
         }
         typer.echo(json.dumps(plain(body, name="study"), indent=2, allow_nan=False))
         return
-    console().print(trial_table(view))
+    screen = console()
+    screen.print(trial_table(view, width=screen.width))
     if judgement is None:
         typer.echo("No trial has a result.")
         return
@@ -173,11 +186,13 @@ def _plan(settings: TuneSettings, output_format: OutputFormat) -> None:
     """Check everything that can be checked without an engine, and print what would be run."""
     import json
 
+    from autotune.cli.words import plan_lines
     from autotune.study.job import make_job
     from autotune.study.outlook import outlook
     from autotune.study.session import describe_engine, open_supervisor, read_traffic, study_name
 
     traffic = read_traffic(settings)
+    typer.echo("asking vLLM for its defaults", err=True)
     with open_supervisor(settings, study_name(settings)) as supervisor:
         described = describe_engine(settings, supervisor)
     job = make_job(settings, traffic.trace, traffic.budget, traffic.classes, described)
@@ -185,4 +200,4 @@ def _plan(settings: TuneSettings, output_format: OutputFormat) -> None:
     if output_format is OutputFormat.JSON:
         typer.echo(json.dumps(plan, indent=2))
     else:
-        typer.echo("\n".join(f"{name}: {value}" for name, value in plan.items()))
+        typer.echo("\n".join(plan_lines(plan)))

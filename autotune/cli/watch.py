@@ -54,7 +54,9 @@ class ScreenWatcher:
         self._console.print(text, markup=False)
 
     def begun(self, row: TrialRecord, position: int, total: int) -> None:
-        self._label = f"trial {position}/{total} {row.phase} {limits(row.candidate)}"
+        self._label = (
+            f"trial {row.number} ({position} of {total}) {row.phase} {limits(row.candidate)}"
+        )
         if self._bar.disable:
             self.say(f"{self._label}: starting an engine")
         self._clear()

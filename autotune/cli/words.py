@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.tables import figure, limits
 from objectives.budget import margins
@@ -13,6 +13,7 @@ from objectives.statistics import requests_needed
 if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
+    from autotune.study.view import StudyView
     from objectives.knee import TradeOff
     from objectives.limits import Limit
     from objectives.statistics import Interval
@@ -41,6 +42,28 @@ def time_line(trials: Sequence[TrialRecord]) -> str:
     }
     parts = ", ".join(f"{label} {seconds:.0f} s" for label, seconds in totals.items())
     return f"{len(trials)} trials took {sum(totals.values()):.0f} s: {parts}."
+
+
+def plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    """Return what a study would do, a line for each thing that there is to say."""
+    return [f"{name}: {_worded(value)}" for name, value in plan.items() if value not in ([], {})]
+
+
+def _worded(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_worded(each) for each in value)
+    if isinstance(value, dict):
+        if isinstance(value.get("max_num_seqs"), int) and "max_num_batched_tokens" in value:
+            return limits(value)
+        return "; ".join(f"{name} {_worded(each)}" for name, each in value.items())
+    return str(value)
+
+
+def state_line(view: StudyView) -> str:
+    """Return how far a study is."""
+    finished = sum(trial.state in ("complete", "infeasible") for trial in view.trials)
+    total = view.study.spec["trials"]
+    return f"Study {view.study.name!r}: {view.study.state}, {finished} of {total} trials."
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:
@@ -75,7 +98,10 @@ def _nothing(judgement: Judgement) -> Iterator[str]:
         if cell.failed_requests:
             values.append(_failed(cell))
         yield f"Nearest is {limits(cell.candidate)}: {', '.join(values)}."
-    yield "Loosen the budget, lighten the load, or give the model more hardware."
+    yield (
+        "Loosen the budget (the same command with another --budget judges these trials again in "
+        "seconds), lighten the load, or give the model more hardware."
+    )
 
 
 def _failed_everywhere(judgement: Judgement) -> Iterator[str]:
@@ -95,6 +121,8 @@ def _headline(judgement: Judgement, chosen: Cell) -> str:
     name = limits(chosen.candidate)
     if judgement.code == "keep_default":
         return f"Keep what you have: {name} is as good as anything that was tried."
+    if len(judgement.cells) == 1:
+        return f"Not converged: {name} is the only candidate that was measured."
     if judgement.code == "not_converged":
         return f"Not converged: {name} is the best so far, but the study cannot be sure of it."
     return f"The knee is at {name} (max_num_batched_tokens/max_num_seqs)."
@@ -193,7 +221,7 @@ def _change(change: float) -> str:
 
 def _certainty(judgement: Judgement) -> Iterator[str]:
     certainty = judgement.certainty
-    if certainty is None or judgement.knee is None:
+    if certainty is None or judgement.knee is None or len(judgement.cells) == 1:
         return
     if judgement.code == "keep_default":
         if judgement.knee.cell != judgement.winner and judgement.gain is not None:

@@ -102,8 +102,9 @@ class EngineHost:
         if error is None:
             try:
                 vllm_engine.build_config(engine_args)
-            # pydantic's ValidationError is a ValueError; an unreadable model is an OSError.
-            except (ValueError, TypeError, OSError, NotImplementedError) as refusal:
+            # pydantic's ValidationError is a ValueError. An OSError is about the model's files,
+            # not about the arguments, and left to the caller.
+            except (ValueError, TypeError, NotImplementedError) as refusal:
                 error = str(refusal)
         return Message("validated", {"error": error, "known": list(known)})
 

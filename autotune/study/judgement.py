@@ -108,7 +108,11 @@ def judge(
     gain = None
     if knee is not None and base is not None:
         gain = _gain(scores, draws, base, knee.cell)
-    code = _code(knee, base, feasible, gain, _noise_of_gain(scores, noise, cells, knee, base))
+    code: Code = (
+        "not_converged"
+        if feasible.sum() and len(cells) == 1
+        else _code(knee, base, feasible, gain, _noise_of_gain(scores, noise, cells, knee, base))
+    )
     winner = base if code == "keep_default" else (None if knee is None else knee.cell)
     return Judgement(
         code=code,
@@ -207,6 +211,9 @@ def verdict_json(judgement: Judgement) -> dict[str, Any]:
         "code": judgement.code,
         "candidate": None if chosen is None else dict(chosen.candidate),
         "trials": [] if chosen is None else list(chosen.numbers),
+        "nearest": None
+        if judgement.nearest is None
+        else dict(judgement.cells[judgement.nearest].candidate),
         "kept": judgement.kept,
         "probability": None
         if certainty is None or judgement.winner is None

@@ -106,8 +106,8 @@ def test_the_job_ends_with_a_verdict(
     assert first.returncode in (0, 3), first.stderr
     headline = r"^(The knee is at|Keep what you have|Not converged|Nothing keeps the budget)"
     assert re.search(headline, first.stdout, re.MULTILINE)
-    assert "trial 1/2 baseline" in first.stderr
-    assert "trial 2/2 search" in first.stderr
+    assert "trial 0 (1 of 2) baseline" in first.stderr
+    assert "trial 1 (2 of 2) search" in first.stderr
     assert "Traceback" not in first.stderr
     assert folder.processes == []
 
@@ -189,7 +189,7 @@ def test_a_termination_in_a_replay_leaves_nothing_behind_and_is_made_up_for(
         out, _ = process.communicate()
     assert process.returncode == 143, shown
     assert out == ""
-    assert "trial 3/3" in shown
+    assert "trial 2 (3 of 3)" in shown
     assert "SIGTERM: stopped" in shown
     assert folder.processes == []
     stopped = folder.trials()

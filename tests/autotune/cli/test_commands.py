@@ -106,9 +106,11 @@ def test_studies_are_listed_the_latest_first(autotune: Autotune, studies: str) -
 def test_show_says_the_verdict(autotune: Autotune, studies: str) -> None:
     ran = autotune("show", "--storage", studies)
     assert ran.code == 0
-    assert ran.out.startswith(("The knee is at ", "Not converged: "))
+    state, headline = ran.out.splitlines()[:2]
+    assert state == "Study 'knee': finished, 6 of 6 trials."
+    assert headline.startswith(("The knee is at ", "Not converged: "))
     ran = autotune("show", "--storage", studies, "--study-name", "slow")
-    assert (ran.code, ran.out.splitlines()[0]) == (0, "Nothing keeps the budget.")
+    assert (ran.code, ran.out.splitlines()[1]) == (0, "Nothing keeps the budget.")
 
 
 def test_show_as_json(autotune: Autotune, studies: str) -> None:
@@ -122,7 +124,11 @@ def test_show_one_trial(autotune: Autotune, studies: str) -> None:
     lines = ran.out.splitlines()
     assert lines[0] == "Trial 0: 2048/64, baseline, complete"
     assert lines[1].startswith("under_loaded: nothing was chunked")
-    assert any(line.startswith("ttft_mean ") and " to " in line for line in lines)
+    heading = "ms mean p50 p90 p95 p99 max p95 <="
+    assert lines[2].split() == heading.split()
+    assert lines[3].split()[0] == "ttft"
+    assert len(lines[3].split()) == 8
+    assert any(line.startswith("tokens_per_busy_s ") for line in lines)
     assert lines[-1].startswith("engine log: ")
     ran = autotune("show", "1", "--storage", studies)
     assert ran.out.splitlines()[1] == "oom_start: CUDA out of memory"
@@ -168,3 +174,30 @@ def test_the_database_comes_from_the_environment(
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_STORAGE", studies)
     assert autotune("studies").code == 0
+
+
+def test_best_writes_its_file_on_success_alone(
+    autotune: Autotune, studies: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("an older one")
+    ran = autotune("best", "--storage", studies, "--study-name", "slow", "--output", str(file))
+    assert (ran.code, file.read_text()) == (3, "an older one")
+    ran = autotune("best", "--storage", studies, "--output", str(file))
+    assert (ran.code, ran.out) == (0, "")
+    assert "max-num-batched-tokens:" in file.read_text()
+    ran = autotune("best", "--storage", studies, "--output", str(tmp_path / "no" / "file"))
+    assert ran.code == 4
+    assert ran.err.startswith("error: cannot write ")
+
+
+def test_a_narrow_table_keeps_what_decides(
+    autotune: Autotune, studies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = autotune("trials", "--storage", studies).out
+    assert all(len(line) <= 80 for line in narrow.splitlines())
+    assert "budget" in narrow
+    assert "broken" in narrow
+    assert "under_loaded" in narrow
+    assert "util" not in narrow

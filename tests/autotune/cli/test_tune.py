@@ -54,7 +54,7 @@ def test_a_job_prints_table_verdict_and_configuration(tune: Tune) -> None:
     assert ran.code == 0
     assert "baseline" in ran.out
     assert "max-num-batched-tokens:" in ran.out
-    assert "trial 6/6 confirm" in ran.err
+    assert "trial 5 (6 of 6) confirm" in ran.err
     assert states() == ["finished", *["complete"] * 6]
 
 

@@ -42,7 +42,7 @@ def test_a_pipe_gets_a_line_at_each_end_of_a_trial(capsys: pytest.CaptureFixture
         watcher.finished(measured())
     out, err = capsys.readouterr()
     assert out == ""
-    label = "trial 1/8 baseline 512/64"
+    label = "trial 0 (1 of 8) baseline 512/64"
     assert err.splitlines() == [
         "[asking] vLLM",
         f"{label}: starting an engine",
@@ -58,7 +58,7 @@ def test_a_trial_without_a_result_says_why(capsys: pytest.CaptureFixture[str]) -
         watcher.begun(failed, 2, 8)
         watcher.finished(failed)
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "trial 2/8 search 512/64: failed, hang: no sign of life"
+    assert last == "trial 1 (2 of 8) search 512/64: failed, hang: no sign of life"
 
 
 def test_a_terminal_gets_a_bar_that_counts_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_terminal_gets_a_bar_that_counts_requests(monkeypatch: pytest.MonkeyPa
         watcher.progress({"stage": "replay", "done": 3, "total": 9})
         watcher.finished(measured())
     shown = terminal.getvalue()
-    assert "trial 1/8 search 512/64 · engine starts" in shown
+    assert "trial 0 (1 of 8) search 512/64 · engine starts" in shown
     assert "0/?" in shown
     assert "starting an engine" not in shown
     assert "ttft_p95 120.0 ms" in shown

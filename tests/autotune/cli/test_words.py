@@ -117,7 +117,10 @@ def test_nothing_feasible() -> None:
     assert verdict_lines(judgement("nothing_feasible", winner=None, nearest=0)) == [
         "Nothing keeps the budget.",
         "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, tpot_p95 19.6 ms of 16.0.",
-        "Loosen the budget, lighten the load, or give the model more hardware.",
+        (
+            "Loosen the budget (the same command with another --budget judges these trials again "
+            "in seconds), lighten the load, or give the model more hardware."
+        ),
     ]
 
 

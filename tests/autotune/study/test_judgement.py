@@ -186,10 +186,17 @@ def test_a_failed_request_excludes_a_cell() -> None:
 def test_without_a_baseline_there_is_no_gain() -> None:
     study = Measured(budget=BUDGET)
     study.add(limits(512), Speed(100, 10))
+    study.add(limits(1024), Speed(200, 30))
     judgement = judged(study)
     assert judgement.baseline is None
     assert judgement.gain is None
     assert judgement.code == "knee"
+
+
+def test_one_candidate_alone_decides_nothing() -> None:
+    study = Measured(budget=BUDGET)
+    study.add(BASELINE, Speed(100, 10))
+    assert judged(study).code == "not_converged"
 
 
 def test_the_verdict_is_plain_json() -> None:
@@ -198,7 +205,7 @@ def test_the_verdict_is_plain_json() -> None:
     assert set(verdict) == {
         "code", "candidate", "trials", "kept", "probability", "knee_set",
         "expected_opportunity_cost", "regret_bound", "gain", "objectives_used", "noise",
-        "pronounced",
+        "pronounced", "nearest",
     }  # fmt: skip
     assert 0 < verdict["probability"] <= 1
     assert verdict["candidate"] in verdict["knee_set"]
@@ -212,6 +219,7 @@ def test_the_verdict_of_nothing_feasible() -> None:
     verdict = verdict_json(judged(study))
     assert verdict["code"] == "nothing_feasible"
     assert verdict["candidate"] is None
+    assert verdict["nearest"] == BASELINE
     assert verdict["trials"] == []
     assert verdict["gain"] is None
     assert verdict["noise"]["ttft_p95"] == pytest.approx(math.log(1.1) / math.sqrt(2), abs=0.01)
