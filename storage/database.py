@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -109,6 +110,18 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
+def sqlite_path(url: str) -> Path | None:
+    """Return the absolute path of the SQLite file, without symbolic links.
+
+    However the URL is spelt, the path of a file is the same. The file need not exist. None for
+    other databases.
+
+    Raises:
+        StorageUnavailable: As ``parse_url`` does.
+    """
+    return _file_path(parse_url(url))
+
+
 def engine_options(url: URL, *, wal: bool = True) -> dict[str, Any]:
     """Return what ``create_engine`` needs for this database, for Optuna's engine and ours.
 
@@ -168,6 +181,13 @@ def _engine(parsed: URL, url: str, *, wal: bool) -> Engine:
         event.listen(engine, "connect", _leave_transactions_to_us)
         event.listen(engine, "begin", _begin)
     return engine
+
+
+def _file_path(url: URL) -> Path | None:
+    if url.get_backend_name() != "sqlite":
+        return None
+    # Unlike Path.resolve, this takes links in a circle as they are.
+    return Path(os.path.realpath(str(url.database)))
 
 
 def _check_file(path: Path, *, url: str, create: bool) -> None:

@@ -14,6 +14,7 @@ from storage.database import (
     open_database,
     parse_url,
     resolve_url,
+    sqlite_path,
     unavailable,
 )
 from storage.errors import StorageUnavailable
@@ -97,6 +98,34 @@ def test_urls_that_cannot_hold_a_study(url: str, reason: str) -> None:
         open_database(url)
     assert caught.value.hint
     assert "hunter2" not in caught.value.message
+
+
+def test_a_file_has_one_path_however_its_url_is_spelt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    spellings = [
+        f"sqlite:///{folder}/a%b.db",
+        f"sqlite+pysqlite:///{folder}/a%b.db",
+        f"sqlite:////{folder}/../folder/a%b.db",
+        f"sqlite:///{tmp_path}/link/a%b.db",
+        "sqlite:///a%b.db",
+        "sqlite+pysqlite:///../link/./a%b.db",
+    ]
+    assert {sqlite_path(url) for url in spellings} == {folder.resolve() / "a%b.db"}
+
+
+def test_links_in_a_circle_have_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a.db").symlink_to(tmp_path / "b.db")
+    (tmp_path / "b.db").symlink_to(tmp_path / "a.db")
+    assert sqlite_path(f"sqlite:///{tmp_path}/a.db") is not None
+
+
+def test_other_databases_have_no_path() -> None:
+    assert sqlite_path("postgresql+psycopg://me:hunter2@db/x") is None
 
 
 def test_readers_do_not_create_a_database(url: str, tmp_path: Path) -> None:
