@@ -20,6 +20,7 @@ from autotune.engine.protocol import (
     ReplayResult,
     TrialFailed,
 )
+from autotune.engine.supervisor import open_log
 from autotune.errors import EnvironmentFault, TooManyFailures
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement, judge, verdict_json
@@ -144,7 +145,7 @@ class Controller:
         """Draw the candidate and write its row, before anything is started."""
         attributes = {} if step.rule is None else {"rule": step.rule}
         number, candidate = ask(self._optuna, self._job.lattice, step.candidate, attributes)
-        self._log_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        open_log(self._log_path(number)).close()
         self._repository.begin_trial(
             self._study_id,
             number,

@@ -13,18 +13,21 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.errors import EnvironmentFault, LeaseHeld
+from storage.database import sqlite_path
 
 LOCKS = Path("/tmp")  # noqa: S108 - one place for all users; TMPDIR may differ between jobs.
 
+_WRITABLE = "the folder of the database must be writable"
+
 
 @contextmanager
-def lease(path: Path, what: str) -> Iterator[None]:
-    """Hold ``path`` within the block.
+def lease(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
+    """Hold ``path`` within the block; ``wait`` for whoever holds it now.
 
     Raises:
         LeaseHeld: another process holds it; the message names that process.
@@ -33,15 +36,14 @@ def lease(path: Path, what: str) -> Iterator[None]:
     descriptor, ours = _open(path)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             raise LeaseHeld(
                 f"{what} is in use by {_owner(descriptor)}",
                 hint="wait until it ends, or end it",
             ) from error
         if ours:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, _self().encode(), 0)
+            _sign(descriptor)
         yield
     finally:
         os.close(descriptor)
@@ -55,28 +57,49 @@ def _open(path: Path) -> tuple[int, bool]:
         # Another user's file can be locked without being written.
         pass
     except OSError as error:
-        raise EnvironmentFault(f"cannot make the lock {path}: {error.strerror}") from error
+        raise EnvironmentFault(
+            f"cannot make the lock {path}: {error.strerror}", hint=_WRITABLE
+        ) from error
     try:
         return os.open(path, os.O_RDONLY), False
     except OSError as error:
-        raise EnvironmentFault(f"cannot open the lock {path}: {error.strerror}") from error
+        raise EnvironmentFault(
+            f"cannot open the lock {path}: {error.strerror}", hint=_WRITABLE
+        ) from error
 
 
 def study_lock(url: str, name: str) -> Path:
     """Return the lock of a study: beside its SQLite file, else in the folder of all locks."""
-    digest = hashlib.blake2b(f"{url}\n{name}".encode("utf-8", "surrogateescape"), digest_size=4)
-    prefix = "sqlite:///"
-    if url.startswith(prefix):
-        file = Path(url.removeprefix(prefix).partition("?")[0]).resolve()
-        named = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=4)
-        return file.with_name(f"{file.name}-{named.hexdigest()}.lock")
-    return LOCKS / f"vllm-autotune-{digest.hexdigest()}.lock"
+    file = sqlite_path(url)
+    if file is not None:
+        return file.with_name(f"{file.name}-{_digest(name)}.lock")
+    return LOCKS / f"vllm-autotune-{_digest(url, name)}.lock"
+
+
+def database_lock(url: str) -> Path:
+    """Return the lock under which a database gets its tables."""
+    file = sqlite_path(url)
+    if file is not None:
+        return file.with_name(f"{file.name}.lock")
+    return LOCKS / f"vllm-autotune-{_digest(url)}.lock"
+
+
+def _digest(*texts: str) -> str:
+    joined = "\n".join(texts).encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(joined, digest_size=4).hexdigest()
 
 
 def device_lock(device_uuid: str) -> Path:
     """Return the lock of a GPU, the same for every user of this machine."""
     plain = "".join(c for c in device_uuid if c.isalnum() or c == "-")
     return LOCKS / f"vllm-autotune-{plain}.lock"
+
+
+def _sign(descriptor: int) -> None:
+    """Write who holds the lock; a full disk makes the name unknown and the lock no weaker."""
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, _self().encode(), 0)
 
 
 def _self() -> str:

@@ -10,12 +10,13 @@ import optuna
 
 from autotune.controller import Controller, Watcher
 from autotune.engine.supervisor import Supervisor
-from autotune.lease import lease, study_lock
+from autotune.lease import database_lock, lease, study_lock
 from autotune.settings import TuneSettings
 from autotune.study.costs import OBJECTIVES
 from autotune.study.job import Job, make_job
 from autotune.study.judgement import Judgement
 from autotune.study.outcomes import Yardstick
+from autotune.study.plan import finished_trials
 from autotune.study.rejudge import frozen_peak, rejudge
 from autotune.study.sampler import distributions
 from autotune.study.session import (
@@ -63,7 +64,7 @@ def run_study(
         watcher.say("asking vLLM for its defaults")
         described = describe_engine(settings, supervisor)
         stack.enter_context(device_lease(described.info))
-        repository = stack.enter_context(open_repository(url))
+        repository = stack.enter_context(_open_database(url, name))
         job = make_job(
             settings,
             traffic.trace,
@@ -90,7 +91,26 @@ def run_study(
                 watcher=watcher,
                 log_folder=log_folder(settings, name),
             )
-            return controller.run()
+            judgement = controller.run()
+            finished = finished_trials(repository.trials(record.id))
+            if finished < settings.trials:
+                watcher.say(
+                    f"no untested candidate is left: the study ends with {finished} of "
+                    f"{settings.trials} trials"
+                )
+            return judgement
+
+
+def _open_database(url: str, name: str) -> Repository:
+    """Open the database, with all tables made: ours and Optuna's.
+
+    Optuna makes its tables without a lock; two first studies at once would trip each other up.
+    """
+    with lease(database_lock(url), "the database", wait=True):
+        repository = open_repository(url)
+        sampler = optuna.samplers.RandomSampler()
+        close_optuna_study(open_optuna_study(url, name, directions=OBJECTIVES, sampler=sampler))
+    return repository
 
 
 def _stored_spec(repository: Repository, name: str) -> Json | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from autotune import __version__
 from autotune.cli import best, replay, show, studies, trace, trials, tune
+from autotune.cli.files import TolerantStream
 from autotune.errors import AutotuneError
 from objectives.errors import ObjectiveError
 from storage.errors import FingerprintMismatch, StorageError, UnknownStudy, UnknownTrial
@@ -59,6 +63,7 @@ def options(
 def run() -> NoReturn:
     """Run the command line and leave with its documented exit code."""
     debug = "--debug" in sys.argv[1:]
+    _prepare_streams()
     try:
         app()
     except AutotuneError as error:
@@ -68,6 +73,8 @@ def run() -> NoReturn:
     except StorageError as error:
         usage = isinstance(error, FingerprintMismatch | UnknownStudy | UnknownTrial)
         _fail(error.message, error.hint, 2 if usage else 4, debug=debug)
+    except OSError as error:
+        _fail(f"{error.filename or 'output'}: {error.strerror}", "", 4, debug=debug)
     except SystemExit as leaving:
         # Typer and rich silence the streams when a pipe breaks, and leave with 1; but whoever
         # read our output has seen enough.
@@ -77,10 +84,23 @@ def run() -> NoReturn:
     sys.exit(0)
 
 
+def _prepare_streams() -> None:
+    """Make output possible whatever the terminal can show, and wherever it goes."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Open to the end of the process.
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _fail(message: str, hint: str, code: int, *, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
-    typer.echo(f"error: {message}", err=True)
-    if hint:
-        typer.echo(f"hint: {hint}", err=True)
+    lines = [f"error: {message}", f"hint: {hint}"] if hint else [f"error: {message}"]
+    stream = TolerantStream(sys.stderr)
+    for line in lines:
+        stream.write(" ".join(line.split()) + "\n")
+    stream.flush()
     sys.exit(code)

@@ -42,8 +42,11 @@ def replay(
     from autotune.cli.files import write_text
     from autotune.cli.signals import Interrupted, raised_signals
     from autotune.cli.watch import ScreenWatcher
+    from autotune.errors import UsageError
     from autotune.settings import load_settings, parse_engine_args
 
+    if output is not None and not output.parent.is_dir():
+        raise UsageError(f"--output: there is no folder {output.parent}", hint="make it first")
     settings = load_settings(
         None,
         {

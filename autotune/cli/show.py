@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 def show(
     trial: Annotated[
-        int | None, typer.Argument(help="Number of a trial.", show_default="the study's verdict")
+        int | None,
+        typer.Argument(
+            min=0,
+            max=2**63 - 1,
+            help="Number of a trial.",
+            show_default="the study's verdict",
+        ),
     ] = None,
     *,
     storage: Storage = None,

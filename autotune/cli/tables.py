@@ -28,7 +28,8 @@ def console(stream: TextIO | None = None) -> Console:
 
     stream = stream or sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    # Names of studies and values of knobs are text, whatever brackets they have.
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def figure(value: float | None, digits: int = 1) -> str:

@@ -55,7 +55,7 @@ def inspect(
     source: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or demo:mixed.")],
     *,
     budget_tokens: Annotated[
-        int, typer.Option(min=1, help="A step budget to compare the prompts with.")
+        int, typer.Option(min=1, max=2**31 - 1, help="A step budget to compare the prompts with.")
     ] = 2048,
     classes: Annotated[
         str | None,

@@ -127,7 +127,9 @@ def tune(
 def _run(settings: TuneSettings, output_format: OutputFormat) -> None:
     """Run the study under signal handling, then print what it found."""
     import os
+    import sys
 
+    from autotune.cli.files import TolerantStream
     from autotune.cli.signals import Interrupted, raised_signals
     from autotune.cli.watch import ScreenWatcher
     from autotune.tuning import run_study
@@ -136,7 +138,9 @@ def _run(settings: TuneSettings, output_format: OutputFormat) -> None:
         with raised_signals(), ScreenWatcher() as watcher:
             judgement = run_study(settings, watcher, environ=os.environ)
     except Interrupted as interruption:
-        typer.echo(f"{interruption}: stopped; the same command goes on from here.", err=True)
+        said = TolerantStream(sys.stderr)
+        said.write(f"{interruption}: stopped; the same command goes on from here.\n")
+        said.flush()
         raise typer.Exit(interruption.exit_code) from interruption
     _print(settings, output_format)
     if judgement is None or judgement.chosen is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO, cast
 
 from rich.progress import (
     BarColumn,
@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from autotune.cli.files import TolerantStream
 from autotune.cli.tables import console, figure, limits
 from storage.records import TrialRecord
 
@@ -24,9 +25,9 @@ class ScreenWatcher:
     """Reports each trial on stderr; a context manager, so that a bar is always taken down."""
 
     def __init__(self) -> None:
-        self._console = console(sys.stderr)
+        self._console = console(cast("TextIO", TolerantStream(sys.stderr)))
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TextColumn("requests"),
@@ -51,7 +52,7 @@ class ScreenWatcher:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text, soft_wrap=True)
 
     def begun(self, row: TrialRecord, position: int, total: int) -> None:
         self._label = (

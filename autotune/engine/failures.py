@@ -24,7 +24,9 @@ _RUN_RULES: Sequence[_Rule] = (
 )
 _CAUSE = re.compile(r"^\S*(Error|Exception|Fault)\b.*:|\berror:", re.I)
 # What the other processes say when one of them has failed.
-_CONSEQUENCE = re.compile(r"root cause|EngineDeadError|died unexpectedly", re.I)
+_CONSEQUENCE = re.compile(
+    r"root cause|EngineDeadError|died unexpectedly|Error: cancelled|See stack trace", re.I
+)
 _PYDANTIC_HEADING = re.compile(r"validation errors? for \w+", re.I)
 _EVIDENCE_CHARACTERS = 400
 _TAIL_BYTES = 256 * 1024
@@ -58,13 +60,13 @@ def _classify(
     for pattern, failure_class in rules:
         for number, line in enumerate(lines):
             if pattern.search(line):
-                return Failure(failure_class, _shorten(_telling_line(lines[number : number + 3])))
+                return Failure(failure_class, _shorten(telling_line(lines[number : number + 3])))
     causes = [line for line in lines if _CAUSE.search(_without_prefix(line))]
     roots = [line for line in causes if not _CONSEQUENCE.search(line)]
     return Failure(otherwise, _shorten([message, *causes[-1:], *roots[-1:]][-1]))
 
 
-def _telling_line(lines: Sequence[str]) -> str:
+def telling_line(lines: Sequence[str]) -> str:
     """Return the first line, or of pydantic's report, whose first line says nothing, the reason.
 
     The report is a heading, then for each error its field, unless the whole object is meant, and

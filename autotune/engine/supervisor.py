@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from autotune.engine.protocol import (
     ReplayResult,
     TrialFailed,
 )
+from autotune.errors import EnvironmentFault
 from autotune.traffic.model import Trace
 from objectives.samples import RequestSamples
 
@@ -175,9 +176,8 @@ class Supervisor:
         """Return the channel to a living host, started now if there is none."""
         if self._channel is not None:
             return self._channel
-        self._log_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ours, theirs = socket.socketpair()
-        with self.host_log.open("wb") as log:
+        with open_log(self.host_log) as log:
             self._process = subprocess.Popen(
                 [*self._command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -255,6 +255,21 @@ class Supervisor:
             return None if self._process is None else self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return None
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Make a log file, and its folder for the owner alone.
+
+    Raises:
+        EnvironmentFault: it cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return path.open("wb")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write the log {path}: {error.strerror}", hint="choose another --log-folder"
+        ) from error
 
 
 def _silence(kind: str, silence_s: float) -> Failure:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.demo import resolve_model, resolve_trace
+from autotune.engine.failures import telling_line
 from autotune.engine.protocol import EngineInfo, TrialFailed
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
@@ -132,6 +133,6 @@ def _refusal(error: str, known: Sequence[str], given: Sequence[str]) -> UsageErr
 
 def one_line(text: str) -> str:
     """Return the part of a long message that says what is wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(("Value error", "Assertion failed"))]
-    return (said or lines or [""])[0][:400]
+    lines = [line for line in text.splitlines() if line.strip()]
+    asserted = [line for line in lines if line.strip().startswith("Assertion failed")]
+    return telling_line(asserted or lines or [""]).strip()[:400]

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import EnvironmentFault, LeaseHeld
-from autotune.lease import device_lock, lease, study_lock
+from autotune.lease import database_lock, device_lock, lease, study_lock
 
 HOLDER = """
 import sys, time
@@ -87,9 +88,36 @@ def test_a_study_is_locked_where_its_database_is(
     monkeypatch.chdir(tmp_path)
     here = study_lock("sqlite:///a.db", "s")
     assert here == study_lock(f"sqlite:///{tmp_path}/a.db", "s")
+    assert here == study_lock(f"sqlite+pysqlite:///{tmp_path}/a.db", "s")
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert here == study_lock("sqlite:///link/a.db", "s")
+    assert database_lock("sqlite:///a.db") == tmp_path / "a.db.lock"
     assert here.parent == tmp_path
     assert here != study_lock("sqlite:///a.db", "t")
     assert study_lock("postgresql://h/d", "s") != study_lock("postgresql://h/e", "s")
+
+
+def test_a_full_disk_makes_a_lock_no_weaker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    path = tmp_path / "lock"
+    with lease(path, "it"), pytest.raises(LeaseHeld), lease(path, "it"):
+        pass
+
+
+def test_waiting_for_a_lock_ends_when_its_owner_does(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        threading.Timer(0.05, holder.kill).start()
+        with lease(path, "it", wait=True):
+            assert holder.wait() == -signal.SIGKILL
 
 
 def test_the_lock_of_a_device_stays_in_its_folder() -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from tests.autotune.cli.conftest import Autotune
+from tests.autotune.study.scripted import ScriptedEngines, job_of, opened
 
 TRIAL_KEYS = {
     "number", "state", "phase", "fidelity", "replicate_of", "candidate", "metrics", "feasible",
@@ -140,6 +141,13 @@ def test_show_one_trial_as_json(autotune: Autotune, studies: str) -> None:
     assert body["engine"]["kv_cache_tokens"] == 65536
 
 
+@pytest.mark.parametrize("number", [10**22, 2**63, -1])
+def test_show_refuses_what_numbers_no_trial(autotune: Autotune, studies: str, number: int) -> None:
+    ran = autotune("show", "--storage", studies, "--", str(number))
+    assert (ran.code, ran.out) == (2, "")
+    assert "is not in the range 0<=x<=9223372036854775807" in " ".join(ran.err.split())
+
+
 @pytest.mark.parametrize("command", ["trials", "best", "show"])
 def test_an_unknown_study_exits_with_2_and_names_the_nearest(
     autotune: Autotune, studies: str, command: str
@@ -201,3 +209,11 @@ def test_a_narrow_table_keeps_what_decides(
     assert "broken" in narrow
     assert "under_loaded" in narrow
     assert "util" not in narrow
+
+
+def test_names_with_brackets_are_text(autotune: Autotune, tmp_path: Path) -> None:
+    with opened(tmp_path, job_of(), ScriptedEngines(), name="[/x] [bold]y[/bold]"):
+        pass
+    ran = autotune("studies", "--storage", f"sqlite:///{tmp_path}/study.db")
+    assert ran.code == 0
+    assert "[/x] [bold]y[/bold]" in ran.out

@@ -107,3 +107,24 @@ def test_no_color_is_obeyed_on_a_terminal(studies: str) -> None:
     assert done.stderr == b""
     assert "2048/64" in shown
     assert re.search("\x1b\\[[0-9;]*3[0-9]", shown) is None
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_cannot_show_a_sign_is_no_error(studies: str, encoding: str) -> None:
+    command = [sys.executable, "-m", "autotune", "show", "--storage", studies]
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=environ, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_output_that_cannot_be_written_exits_with_4(studies: str) -> None:
+    command = f"exec {sys.executable} -m autotune trials --storage {studies} > /dev/full"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr == "error: output: No space left on device\n"
+
+
+def test_without_standard_output_nothing_fails(studies: str) -> None:
+    command = f"exec {sys.executable} -m autotune trials --storage {studies} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

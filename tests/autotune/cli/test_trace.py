@@ -128,6 +128,30 @@ def test_synth_takes_lengths(tmp_path: Path) -> None:
     assert made.meta.block_size == 8
 
 
+@pytest.mark.parametrize("command", ["import", "window", "synth"])
+def test_no_command_replaces_a_pipe(azure: Path, tmp_path: Path, command: str) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    arguments: dict[str, list[str | Path]] = {
+        "import": [azure, pipe],
+        "window": [azure, pipe, "--window", "0:5"],
+        "synth": [pipe, "--scenario", "mixed", "--rate", "1", "--duration", "5"],
+    }
+    error = failure(command, *arguments[command])
+    assert isinstance(error, TraceError)
+    assert error.message == f"{pipe}: is no regular file"
+    assert pipe.is_fifo()
+
+
+def test_synth_refuses_a_burstiness_that_would_not_end(tmp_path: Path) -> None:
+    error = failure(
+        "synth", tmp_path / "a.jsonl", "--scenario", "mixed", "--rate", "1", "--duration", "5",
+        "--burstiness", "1e-300",
+    )  # fmt: skip
+    assert isinstance(error, UsageError)
+    assert "it must be from 0.01 to 1e+06" in error.message
+
+
 def test_the_shipped_trace_is_made_by_its_script(tmp_path: Path) -> None:
     destination = tmp_path / "mixed.jsonl"
     subprocess.run(

@@ -79,3 +79,13 @@ def test_progress_between_trials_is_ignored(monkeypatch: pytest.MonkeyPatch) -> 
     with ScreenWatcher() as watcher:
         watcher.progress({"stage": "replay", "done": 3, "total": 9})
     assert "replay" not in terminal.getvalue()
+
+
+def test_a_terminal_that_is_closed_ends_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = use_terminal(monkeypatch)
+    with ScreenWatcher() as watcher:
+        watcher.begun(record(0, limits(512), phase="baseline"), 1, 8)
+        stream.close()
+        watcher.progress({"stage": "replay", "done": 3, "total": 9})
+        watcher.finished(measured())
+        watcher.say("on it goes")

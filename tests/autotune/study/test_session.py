@@ -137,7 +137,7 @@ def test_a_refusal_is_told_in_one_line() -> None:
     with pytest.raises(UsageError) as caught:
         described(Validator(error))
     assert caught.value.message == (
-        "vLLM refuses the engine arguments: Value error, too long [type=value]"
+        "vLLM refuses the engine arguments: too long"
     )
     assert caught.value.hint
 
