@@ -69,6 +69,9 @@ def pack(array: NDArray[Any], *, name: str) -> bytes:
 def unpack(data: bytes, *, name: str) -> NDArray[Any]:
     """Return the array that ``pack`` was given.
 
+    Args:
+        name: What the message of an error calls it.
+
     Raises:
         StorageError: If the bytes are damaged.
     """
@@ -76,8 +79,8 @@ def unpack(data: bytes, *, name: str) -> NDArray[Any]:
         array: NDArray[Any] = np.load(io.BytesIO(zlib.decompress(data)), allow_pickle=False)
     except (zlib.error, ValueError, EOFError) as error:
         raise StorageError(
-            f"Sample {name!r} is damaged: {error}.",
-            hint="Restore the database from a copy; the trial's metrics are not affected.",
+            f"Sample {name} is damaged: {error}.",
+            hint="Restore the database from a copy: the study is judged from its samples.",
         ) from error
     return array
 

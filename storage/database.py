@@ -24,8 +24,11 @@ BUSY_TIMEOUT_S: Final = 60
 _WAL_PAUSE_S: Final = 0.02
 _WAL_ATTEMPTS: Final = round(BUSY_TIMEOUT_S / _WAL_PAUSE_S)
 
-_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
+# In texts that are no URL: better too much than too little.
+_PASSWORD = re.compile(r"^((?:[\w+]+:/+)?[^:/@]*:)(?!//).+@")
+_PARAMETER = re.compile(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", re.IGNORECASE)
 _SECRET_KEY = re.compile(r"pass|secret|token|key", re.IGNORECASE)
+_SQLITE_DRIVERS: Final = ("sqlite", "sqlite+pysqlite")
 _URL_HINT = "Write sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME."
 _HINTS: Final = (
     ("locked", "Another program holds the database; stop it or wait, then run this again."),
@@ -33,6 +36,7 @@ _HINTS: Final = (
     ("not a database", "Choose another file with --storage."),
     ("malformed", "Restore it from a copy, or choose another file with --storage."),
     ("readonly", "Make the file and its folder writable, or choose another with --storage."),
+    ("too long", "Choose a file with a shorter name with --storage."),
     ("unable to open", "Make the folder writable, or choose another file with --storage."),
 )
 
@@ -48,8 +52,8 @@ def mask_url(url: str) -> str:
     """Return the URL with its password, and secrets among its parameters, as ``***``."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
-        return _PASSWORD.sub("***", url)
+    except (ArgumentError, ValueError):
+        return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
     secret = {key: "***" for key in parsed.query if _SECRET_KEY.search(key)}
     masked = parsed.update_query_dict(secret).render_as_string(hide_password=True)
     return masked.replace("%2A%2A%2A", "***")
@@ -94,7 +98,7 @@ def parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number.
         raise StorageUnavailable(
             f"{mask_url(url)!r} is no database URL.", hint=_URL_HINT
         ) from error
@@ -102,11 +106,8 @@ def parse_url(url: str) -> URL:
         raise StorageUnavailable(
             f"Databases of kind {backend!r} are not supported: {mask_url(url)}.", hint=_URL_HINT
         )
-    if backend == "sqlite" and (parsed.database or ":memory:").startswith((":memory:", "file:")):
-        raise StorageUnavailable(
-            f"{mask_url(url)} is not a plain file.",
-            hint="Optuna and autotune share the database: write sqlite:///PATH.",
-        )
+    if backend == "sqlite":
+        _require_plain_file(parsed, url)
     return parsed
 
 
@@ -137,6 +138,43 @@ def engine_options(url: URL, *, wal: bool = True) -> dict[str, Any]:
     return {"pool_pre_ping": True, "hide_parameters": True}
 
 
+class OpenedFile:
+    """The SQLite file that an engine has open, to notice when another one takes its place.
+
+    A path says nothing of that: SQLite goes on writing to a deleted file, without an error,
+    and all of it is lost. The kernel gives no inode number anew while the file is open.
+    """
+
+    def __init__(self, url: URL) -> None:
+        """Remember the file at the path of the URL, if it is SQLite's."""
+        self._url = url.render_as_string()
+        self._path = _file_path(url)
+        self._identity = self._at_path()
+
+    def require_in_place(self) -> None:
+        """Return if the file is still at its path, and for other databases.
+
+        Raises:
+            StorageUnavailable: If it was deleted or replaced, or cannot be looked up.
+        """
+        if self._path is not None and self._at_path() != self._identity:
+            raise StorageUnavailable(
+                f"{self._url} was deleted or replaced while in use.",
+                hint="Put it back, or restore a copy, and run the same command again to resume.",
+            )
+
+    def _at_path(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            found = self._path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unavailable(self._url, error) from error
+        return found.st_dev, found.st_ino
+
+
 @contextmanager
 def translated_errors(url: str) -> Iterator[None]:
     """Turn errors of SQLAlchemy and its drivers into ours, without passwords."""
@@ -153,7 +191,8 @@ def translated_errors(url: str) -> Iterator[None]:
 
 def unavailable(url: str, error: Exception) -> StorageUnavailable:
     """Return the error that says why the database cannot be used, and what to do."""
-    reason = str(getattr(error, "orig", None) or error).strip().rstrip(".")
+    spoken = getattr(error, "orig", None) or getattr(error, "strerror", None) or error
+    reason = str(spoken).strip().rstrip(".")
     password = make_url(url).password
     if password:
         reason = reason.replace(str(password), "***")
@@ -172,11 +211,31 @@ def missing_driver(url: str) -> StorageUnavailable:
     )
 
 
+def _require_plain_file(parsed: URL, url: str) -> None:
+    if (parsed.database or ":memory:").startswith((":memory:", "file:")):
+        raise StorageUnavailable(
+            f"{mask_url(url)} is not a plain file.",
+            hint="Optuna and autotune share the database: write sqlite:///PATH.",
+        )
+    if parsed.drivername not in _SQLITE_DRIVERS:
+        raise StorageUnavailable(
+            f"The driver of {mask_url(url)} is not supported.",
+            hint="Only Python's own, synchronous sqlite driver is: write sqlite:///PATH.",
+        )
+    if "?" in url:
+        raise StorageUnavailable(
+            f"{mask_url(url)} has parameters, which are not supported for SQLite.",
+            hint="Write sqlite:///PATH without the question mark and what follows it.",
+        )
+
+
 def _engine(parsed: URL, url: str, *, wal: bool) -> Engine:
     try:
         engine = create_engine(parsed, **engine_options(parsed, wal=wal))
     except (ImportError, NoSuchModuleError) as error:
         raise missing_driver(url) from error
+    except (ArgumentError, ValueError) as error:
+        raise unavailable(url, error) from error
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _leave_transactions_to_us)
         event.listen(engine, "begin", _begin)
@@ -191,12 +250,16 @@ def _file_path(url: URL) -> Path | None:
 
 
 def _check_file(path: Path, *, url: str, create: bool) -> None:
-    if not path.exists() and not create:
+    try:
+        missing, has_folder = not path.exists(), path.parent.is_dir()
+    except OSError as error:
+        raise unavailable(url, error) from error
+    if missing and not create:
         raise StorageUnavailable(
             f"There is no study database at {mask_url(url)}.",
             hint="Start a study with `autotune tune`, or name its database with --storage.",
         )
-    if not path.parent.is_dir():
+    if not has_folder:
         raise StorageUnavailable(
             f"Cannot create {path}: {path.parent} is no folder.",
             hint="Create the folder, or choose another file with --storage.",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, Row, Select, func, insert, select, update
 
 from storage import codec, rows
-from storage.database import open_database, translated_errors
+from storage.database import OpenedFile, open_database, translated_errors
 from storage.errors import FingerprintMismatch, StorageError, UnknownStudy, UnknownTrial
 from storage.records import (
     FinishedState,
@@ -45,14 +45,16 @@ class Repository:
     """Studies, trials, samples and events of one database.
 
     Each method is one transaction. All raise ``StorageUnavailable`` if the database fails, and
-    ``StorageError`` for values that cannot be stored, such as NaN. Use it in a ``with``
-    statement or call ``close``; it owns the engine.
+    ``StorageError`` for values that cannot be stored, such as NaN. Those that write also raise
+    ``StorageUnavailable`` if the SQLite file was deleted or replaced since the repository was
+    made. Use it in a ``with`` statement or call ``close``; it owns the engine.
     """
 
     def __init__(self, engine: Engine, *, clock: Clock = utc_now) -> None:
         self._engine = engine
         self._writer = engine.execution_options(autotune_write=True)
         self._url = engine.url.render_as_string(hide_password=True)
+        self._file = OpenedFile(engine.url)
         self._clock = clock
 
     def __enter__(self) -> Self:
@@ -98,9 +100,11 @@ class Repository:
 
         Raises:
             UnknownStudy: If there is none.
+            StorageError: If no study can have this name.
         """
         query = select(study).order_by(study.c.updated_at.desc(), study.c.id.desc()).limit(1)
         if name is not None:
+            _check_characters(name)
             query = query.where(study.c.name == name)
         with self._reading() as connection:
             row = connection.execute(query).one_or_none()
@@ -271,10 +275,17 @@ class Repository:
             return rows.trial_record(_trial_row(connection, study_id, number))
 
     def samples(self, study_id: int, number: int) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a trial by name; none for one that is unknown or has none."""
+        """Return the arrays of a trial by name; none for one that is unknown or has none.
+
+        Raises:
+            StorageError: If one is damaged.
+        """
         with self._reading() as connection:
             packed = _packed_samples(connection, study_id, number)
-        return {name: codec.unpack(data, name=name) for name, data in packed.items()}
+        return {
+            name: codec.unpack(data, name=f"{name!r} of trial {number}")
+            for name, data in packed.items()
+        }
 
     def untold(self, study_id: int) -> tuple[TrialRecord, ...]:
         """Return the trials whose outcome is known here and perhaps not to Optuna."""
@@ -335,6 +346,8 @@ class Repository:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
+        # Before connecting, which would make a new file in place of a deleted one.
+        self._file.require_in_place()
         with translated_errors(self._url), self._writer.begin() as connection:
             yield connection
 
@@ -400,10 +413,14 @@ def _check_name(name: str) -> None:
             f"A study name has 1 to {MAX_NAME_LENGTH} characters, this one {len(name)}.",
             hint="Give another --study-name.",
         )
+    _check_characters(name)
+
+
+def _check_characters(name: str) -> None:
     if codec.clean(name) != name:
         raise StorageError(
             "The study name holds a character that no database stores.",
-            hint="Give another --study-name, in valid Unicode and without NUL.",
+            hint="Give another study name, in valid Unicode and without NUL.",
         )
 
 

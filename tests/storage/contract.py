@@ -118,6 +118,15 @@ class RepositoryContract:
             repository.open_study(name, fingerprint={}, spec={})
         assert repository.studies() == ()
 
+    @pytest.mark.parametrize("name", ["a\0b", "night\udcff"])
+    def test_they_are_refused_alike_by_readers(self, repository: Repository, name: str) -> None:
+        with pytest.raises(StorageError) as written:
+            repository.open_study(name, fingerprint={}, spec={})
+        with pytest.raises(StorageError) as read:
+            repository.study(name)
+        assert type(read.value) is type(written.value)
+        assert (read.value.message, read.value.hint) == (written.value.message, written.value.hint)
+
     def test_without_a_name_the_latest_study(
         self, repository: Repository, study: StudyRecord
     ) -> None:

@@ -85,7 +85,7 @@ def test_arrays_of_objects_are_refused() -> None:
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda _: b"x", lambda _: b""])
 def test_damaged_arrays_are_named(damage: Any) -> None:
     data = codec.pack(np.arange(1000.0), name="ttft_ms")
-    with pytest.raises(StorageError, match="'ttft_ms' is damaged"):
+    with pytest.raises(StorageError, match="Sample ttft_ms is damaged"):
         codec.unpack(damage(data), name="ttft_ms")
 
 

@@ -42,6 +42,9 @@ def test_the_option_comes_before_the_variables(
         ("postgresql://me:h%40nter2@db/x", "postgresql://me:***@db/x"),
         ("postgresql://db/x?password=hunter2&port=1", "postgresql://db/x?password=***&port=1"),
         ("postgresql:/me:hunter2@db", "postgresql:/me:***@db"),
+        ("postgresql+psycopg://me:hunter2@h:abc/d", "postgresql+psycopg://me:***@h:abc/d"),
+        ("postgresql://me:hun:ter/2@h:abc/d", "postgresql://me:***@h:abc/d"),
+        ("postgresql://h:abc/d?password=hunter2&a=1", "postgresql://h:abc/d?password=***&a=1"),
         ("sqlite:///autotune.db", "sqlite:///autotune.db"),
     ],
 )
@@ -90,14 +93,36 @@ def test_odd_file_names(tmp_path: Path, name: str) -> None:
         ("sqlite://", "not a plain file"),
         ("sqlite:///:memory:", "not a plain file"),
         ("sqlite:///file:x?mode=memory&uri=true", "not a plain file"),
+        ("postgresql+psycopg://u:hunter2@h:abc/d", r"//u:\*\*\*@h:abc/d' is no database URL"),
+        ("sqlite://host/autotune.db", "Invalid SQLite URL"),
+        ("sqlite:///autotune.db?timeout=abc", "has parameters"),
+        ("sqlite:///autotune.db?check_same_thread=maybe", "has parameters"),
+        ("sqlite:///autotune.db?mode=ro&uri=true", "has parameters"),
+        ("sqlite:///autotune.db?foo=bar", "has parameters"),
+        ("sqlite:///autotune.db?foo", "has parameters"),
+        ("sqlite:///" + "x" * 300, "File name too long"),
         ("postgresql+nodriver://me:hunter2@db/x", r"driver for postgresql\+nodriver://me:\*\*\*"),
     ],
 )
-def test_urls_that_cannot_hold_a_study(url: str, reason: str) -> None:
+@pytest.mark.parametrize("create", [True, False])
+def test_urls_that_cannot_hold_a_study(
+    url: str, reason: str, create: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "autotune.db").touch()
     with pytest.raises(StorageUnavailable, match=reason) as caught:
-        open_database(url)
+        open_database(url, create=create)
     assert caught.value.hint
     assert "hunter2" not in caught.value.message
+    assert [path.name for path in tmp_path.iterdir()] == ["autotune.db"]
+
+
+@pytest.mark.parametrize("driver", ["aiosqlite", "pysqlcipher", "nodriver"])
+def test_only_the_synchronous_sqlite_driver(driver: str) -> None:
+    with pytest.raises(StorageUnavailable, match=rf"sqlite\+{driver}:///x.db is not") as caught:
+        parse_url(f"sqlite+{driver}:///x.db")
+    assert "synchronous sqlite driver" in caught.value.hint
+    assert "psycopg" not in caught.value.hint
 
 
 def test_a_file_has_one_path_however_its_url_is_spelt(
