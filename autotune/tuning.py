@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol
 
 import optuna
@@ -29,7 +29,7 @@ from autotune.study.session import (
 )
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
-from storage.errors import UnknownStudy
+from storage.errors import StorageError, UnknownStudy
 from storage.records import Json, StudyRecord
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stale
@@ -150,8 +150,10 @@ def _marked_when_cut_short(
         yield
     except BaseException:
         supervisor.kill()
-        repository.interrupt_running(study_id)
-        repository.set_state(study_id, "interrupted")
+        # A database that is gone must not hide why we end; the next run marks the rows.
+        with suppress(StorageError):
+            repository.interrupt_running(study_id)
+            repository.set_state(study_id, "interrupted")
         raise
 
 
