@@ -19,6 +19,7 @@ from objectives.arrays import F8, I8
 MAX_TOKENS = 10_000_000
 YEAR_MS = 366 * 86_400_000.0
 MAX_HASH_ID = 2**63 - 1
+MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 DEFAULT_BLOCK_SIZE = 512
 
 # Nanoseconds: finer than any recorder, coarse enough to hide the noise of a subtraction.
@@ -206,7 +207,7 @@ class Trace:
 
         Raises:
             UsageError: the window is empty or upside down.
-            TraceError: no request arrived in it.
+            TraceError: no request arrived in it, or it starts after the calendar's end.
         """
         if not 0 <= start_s < end_s:
             raise UsageError(
@@ -268,7 +269,12 @@ def _moved(request: TraceRequest, start_ms: float) -> TraceRequest:
 def _later(moment: str | None, seconds: float) -> str | None:
     if moment is None:
         return None
-    return (datetime.fromisoformat(moment) + timedelta(seconds=seconds)).isoformat()
+    try:
+        return (datetime.fromisoformat(moment) + timedelta(seconds=seconds)).isoformat()
+    except OverflowError as error:
+        raise TraceError(
+            f"captured_at: {seconds:g} s after {moment} is no date", hint="correct captured_at"
+        ) from error
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -14,13 +14,20 @@ import numpy as np
 
 from autotune.errors import UsageError
 from autotune.traffic.hashing import key, uniforms
-from autotune.traffic.model import Trace, TraceRequest, blocks_of
+from autotune.traffic.model import MAX_TOKENS, YEAR_MS, Trace, TraceRequest, blocks_of
 from autotune.traffic.scenarios import Lengths, Population, Scenario, scenario_named
 from objectives.arrays import F8, I8, Bools
 
 DEFAULT_BLOCK_SIZE = 16
 SHARED_PREFIXES = 4
 _MOST_REQUESTS = 5_000_000
+_MOST_BLOCKS = 50_000_000
+_BOUNDS = {
+    "rate": (1e-6, 1e6),
+    "duration": (1e-3, YEAR_MS / 1e3),
+    # Gaps of a smaller shape are nearly all zero: the first that counts may never come.
+    "burstiness": (0.01, 1e6),
+}
 _NORMAL = NormalDist()
 
 
@@ -47,17 +54,18 @@ def synthesize(
 
     Args:
         scenario: a scenario or the name of one.
-        rate: requests per second.
-        duration_s: length of the traffic.
+        rate: requests per second, from 1e-6 to 1e6.
+        duration_s: length of the traffic, from 1 ms to a year.
         seed: any integer.
         burstiness: shape of the Gamma distribution of gaps, as ``vllm bench serve`` has it:
-            1 is a Poisson process, less is burstier, more is more even.
+            1 is a Poisson process, less is burstier, more is more even; 0.01 to 1e6.
         prefix_sharing: share of requests that begin with one of four shared prefixes, which
             are half as long as the median prompt of their kind.
         block_size: prompt tokens that one hash id stands for.
 
     Raises:
-        UsageError: an argument is out of range.
+        UsageError: an argument is out of range, or these are more than 5 million requests
+            or more than 50 million blocks.
     """
     chosen = scenario_named(scenario) if isinstance(scenario, str) else scenario
     _check(rate, duration_s, burstiness, prefix_sharing, block_size)
@@ -97,12 +105,13 @@ def _check(
     rate: float, duration_s: float, burstiness: float, prefix_sharing: float, block_size: int
 ) -> None:
     for name, value in (("rate", rate), ("duration", duration_s), ("burstiness", burstiness)):
-        if not 0 < value < math.inf:
-            raise UsageError(f"the {name} is {value:g}; it must be above 0")
+        low, high = _BOUNDS[name]
+        if not low <= value <= high:
+            raise UsageError(f"the {name} is {value:g}; it must be from {low:g} to {high:g}")
     if not 0 <= prefix_sharing <= 1:
         raise UsageError(f"the share of shared prefixes is {prefix_sharing:g}, not 0 to 1")
-    if block_size < 1:
-        raise UsageError(f"the block size is {block_size}; it must be at least 1")
+    if not 1 <= block_size <= MAX_TOKENS:
+        raise UsageError(f"the block size is {block_size}; it must be from 1 to {MAX_TOKENS}")
     if rate * duration_s > _MOST_REQUESTS:
         raise UsageError(f"{rate:g} requests/s for {duration_s:g} s are more than 5 million")
 
@@ -184,6 +193,12 @@ def _hash_ids(
     seed: int,
 ) -> list[tuple[int, ...]]:
     """Return the ids of each prompt: those of its shared prefix, if any, then fresh ones."""
+    blocks = int(np.sum(-(-prompts // block_size)))
+    if blocks > _MOST_BLOCKS:
+        raise UsageError(
+            f"the prompts have {blocks} blocks, more than 50 million",
+            hint="choose a larger block size, shorter prompts or fewer requests",
+        )
     shares = _draws(seed, _Stream.SHARING, prompts.size) < prefix_sharing
     picks = (_draws(seed, _Stream.PREFIX, prompts.size) * SHARED_PREFIXES).astype(np.int64)
     prefixes, fresh = _shared_prefixes(scenario, prefix_sharing, block_size)

@@ -38,16 +38,29 @@ def save_trace(trace: Trace, path: Path) -> None:
     """Write ``path`` and its description, each at once and readable by the owner alone.
 
     A crash between the two leaves a description of other traffic, which reading notices.
+    Where ``path`` is a symbolic link, it stays one and its target is written, with the
+    description beside the target.
 
     Raises:
-        TraceError: they cannot be written.
+        TraceError: they cannot be written, or one is there and is no regular file.
     """
     meta = json.dumps(asdict(trace.meta), indent=2) + "\n"
     try:
-        _write_at_once(path, trace.lines())
-        _write_at_once(meta_path(path), [meta.encode()])
+        lines_at = _writable(path)
+        meta_at = _writable(meta_path(lines_at))
+        _write_at_once(lines_at, trace.lines())
+        _write_at_once(meta_at, [meta.encode()])
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _writable(path: Path) -> Path:
+    """Return ``path`` without symbolic links; raise if a device, a pipe or the like is there."""
+    resolved = Path(os.path.realpath(path))
+    # What is still a link after resolving is a link to itself.
+    if resolved.is_symlink() or (path.exists() and not path.is_file()):
+        raise TraceError(f"{path}: is no regular file", hint="name a file, or a new one")
+    return resolved
 
 
 def _write_at_once(path: Path, chunks: Iterable[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -71,4 +72,7 @@ def parse_window(text: str) -> WindowSpec:
 
 def _seconds(text: str) -> float | None:
     found = _DURATION.fullmatch(text)
-    return float(found[1]) * _SECONDS_PER_UNIT[found[2]] if found else None
+    if found is None:
+        return None
+    seconds = float(found[1]) * _SECONDS_PER_UNIT[found[2]]
+    return seconds if math.isfinite(seconds) else None

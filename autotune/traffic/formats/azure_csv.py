@@ -29,6 +29,8 @@ _STAMP = re.compile(
     re.ASCII,
 )
 _NS_PER_S = 1_000_000_000
+# So far from both ends of the calendar that neither an offset nor a window leaves it.
+_YEARS = range(1970, 9998)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ def _arrival_ns(cell: str) -> int:
         raise ValueError(f"TIMESTAMP: {cell!r} is no time such as 2023-11-16 18:15:46.6805900")
     second, digits, offset = found.group("second", "digits", "offset")
     moment = datetime.fromisoformat(second + (offset or "Z"))
+    if moment.year not in _YEARS:
+        raise ValueError(f"TIMESTAMP: {cell!r} is not of the years {_YEARS[0]} to {_YEARS[-1]}")
     return int(moment.timestamp()) * _NS_PER_S + int((digits or "").ljust(9, "0"))
 
 

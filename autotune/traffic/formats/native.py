@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,9 @@ from autotune.traffic.formats.base import Reader, fault, numbered_lines
 from autotune.traffic.model import (
     DEFAULT_BLOCK_SIZE,
     MAX_HASH_ID,
+    MAX_PRIORITY,
     MAX_TOKENS,
+    MIN_PRIORITY,
     YEAR_MS,
     Trace,
     TraceRequest,
@@ -42,7 +45,7 @@ class _Row(BaseModel):
     output_length: Tokens
     hash_ids: tuple[HashId, ...] | None = None
     max_tokens: Tokens | None = None
-    priority: int | None = None
+    priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] | None = None
     cached_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     model: str | None = None
 
@@ -55,7 +58,7 @@ class _Meta(BaseModel):
     prefixes_known: bool
     source: str
     captured_at: AwareDatetime | None = None
-    requests: Annotated[int, Field(ge=1)]
+    requests: Annotated[int, Field(ge=1, lt=2**63)]
     sha256: str
     with_text: bool = False
 
@@ -82,7 +85,7 @@ def read(path: Path) -> Trace:
     meta = _read_meta(path)
     block_size = meta.block_size if meta else _inferred_block_size(lines)
     _check_blocks(path, lines, block_size)
-    requests, from_clock = _from_first(_requests([line.row for line in lines], block_size))
+    requests, from_clock = _from_first(_requests(path, lines, block_size))
     trace = Trace.build(
         requests,
         block_size=block_size,
@@ -119,6 +122,9 @@ def _reason(error: ValidationError) -> str:
 
 def _read_meta(path: Path) -> _Meta | None:
     beside = meta_path(path)
+    if not os.path.exists(beside):  # noqa: PTH110  # Path.exists may raise
+        # A link to a trace may have no description of its own.
+        beside = meta_path(path.resolve())
     try:
         text = beside.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -158,15 +164,18 @@ def _check_blocks(path: Path, lines: Sequence[_Line], block_size: int) -> None:
             )
 
 
-def _requests(rows: Sequence[_Row], block_size: int) -> list[TraceRequest]:
+def _requests(path: Path, lines: Sequence[_Line], block_size: int) -> list[TraceRequest]:
     """Rows without hash ids get ids that nobody else has."""
-    fresh = 1 + max((max(row.hash_ids) for row in rows if row.hash_ids), default=-1)
+    fresh = 1 + max((max(line.row.hash_ids) for line in lines if line.row.hash_ids), default=-1)
     requests = []
-    for row in rows:
+    for line in lines:
+        row = line.row
         hash_ids = row.hash_ids
         if hash_ids is None:
             hash_ids = tuple(range(fresh, fresh + blocks_of(row.input_length, block_size)))
             fresh = hash_ids[-1] + 1
+            if fresh > MAX_HASH_ID:
+                raise fault(path, line.number, "hash_ids: missing, and other rows have the last")
         requests.append(
             TraceRequest(
                 timestamp_ms=row.timestamp,

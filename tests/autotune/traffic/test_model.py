@@ -129,3 +129,15 @@ def test_no_window_is_busier_than_the_busiest(
 
 def test_blocks_are_rounded_up() -> None:
     assert [blocks_of(tokens, 512) for tokens in (1, 512, 513)] == [1, 1, 2]
+
+
+def test_a_window_past_the_end_of_the_calendar_is_refused() -> None:
+    built = Trace.build(
+        [request(0.0), request(60.0)],
+        block_size=512,
+        prefixes_known=True,
+        source="test",
+        captured_at="9999-12-31T23:59:30+00:00",
+    )
+    with pytest.raises(TraceError, match="captured_at: 60 s after 9999-12-31T23:59:30"):
+        built.window(60, 120)

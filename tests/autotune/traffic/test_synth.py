@@ -9,7 +9,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.traffic.inspect import describe
 from autotune.traffic.model import Trace
-from autotune.traffic.scenarios import SCENARIOS
+from autotune.traffic.scenarios import SCENARIOS, Lengths
 from autotune.traffic.synth import SHARED_PREFIXES, synthesize
 
 
@@ -120,10 +120,35 @@ def test_blocks_too_large_to_share_are_refused() -> None:
         ({"duration_s": float("inf")}, "the duration is inf"),
         ({"burstiness": 0.0}, "the burstiness is 0"),
         ({"prefix_sharing": 1.5}, "the share of shared prefixes is 1.5"),
+        ({"burstiness": 1e-300}, "the burstiness is 1e-300; it must be from 0.01 to 1e"),
+        ({"burstiness": 1e300}, "the burstiness is 1e.300"),
+        ({"burstiness": float("nan")}, "the burstiness is nan"),
+        ({"rate": 5e-324}, "the rate is 4.9"),
+        ({"rate": 1e-300, "duration_s": 1e300}, "the rate is 1e-300"),
+        ({"duration_s": 1e300}, "the duration is 1e.300"),
+        ({"duration_s": 1e-300}, "the duration is 1e-300"),
+        ({"prefix_sharing": float("nan")}, "the share of shared prefixes is nan"),
         ({"block_size": 0}, "the block size is 0"),
+        ({"block_size": 10_000_001}, "the block size is 10000001"),
         ({"rate": 1e6}, "more than 5 million"),
     ],
 )
 def test_impossible_arguments_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         synthesize("mixed", **{"rate": 1.0, "duration_s": 10.0, **changes})
+
+
+def test_more_blocks_than_memory_holds_are_refused() -> None:
+    long = Lengths(median=10_000_000, sigma=0.0, minimum=1, maximum=10_000_000)
+    document = replace(SCENARIOS["mixed"].document, prompt=long)
+    scenario = replace(SCENARIOS["mixed"], document_share=1.0, document=document)
+    with pytest.raises(UsageError, match="blocks, more than 50 million") as caught:
+        synthesize(scenario, rate=10, duration_s=10, block_size=1)
+    assert caught.value.hint.startswith("choose a larger block size")
+
+
+@pytest.mark.parametrize("burstiness", [0.01, 1e6])
+def test_the_extremes_of_burstiness_end(burstiness: float) -> None:
+    made = synthesize("short_chat", rate=10, duration_s=20, burstiness=burstiness)
+    assert made.requests[0].timestamp_ms == 0.0
+    assert made.duration_s < 20

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
 import tempfile
 from pathlib import Path
@@ -99,6 +100,44 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be written: No such file"):
         save_trace(trace(request(0.0)), tmp_path / "nowhere" / "a.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.meta.json"])
+def test_a_pipe_is_not_replaced(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    with pytest.raises(TraceError, match=rf"{name}: is no regular file"):
+        save_trace(trace(request(0.0)), tmp_path / "a.jsonl")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("target", ["pipe", "a.jsonl"])
+def test_a_link_to_no_regular_file_is_not_replaced(tmp_path: Path, target: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    link = tmp_path / "a.jsonl"
+    link.symlink_to(tmp_path / target)
+    with pytest.raises(TraceError, match=r"a\.jsonl: is no regular file"):
+        save_trace(trace(request(0.0)), link)
+    assert link.is_symlink()
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_one_and_its_target_is_written(tmp_path: Path, exists: bool) -> None:
+    target = tmp_path / "there" / "b.jsonl"
+    target.parent.mkdir()
+    if exists:
+        save_trace(trace(request(0.0), request(1.0)), target)
+    link = tmp_path / "a.jsonl"
+    link.symlink_to(target)
+    saved = trace(request(0.0))
+    save_trace(saved, link)
+    assert link.is_symlink()
+    assert list(tmp_path.glob("*.json*")) == [link]
+    assert load_trace(link) == load_trace(target) == saved
+    assert load_trace(link).meta.source == "test"
 
 
 def test_a_description_of_other_traffic_is_noticed(tmp_path: Path) -> None:

@@ -46,6 +46,14 @@ def row(**changes: Any) -> str:
         (row(hash_ids=[1, 2**63]), r"hash_ids\.1: input should be less than or equal"),
         (row(hash_ids=[1]), "hash_ids: 1 ids for 600 prompt tokens, blocks of 512 need 2"),
         (row(hash_ids=[]), "hash_ids: 0 ids for 600 prompt tokens"),
+        (row(priority=2**31), "priority: input should be less than or equal to 2147483647"),
+        (row(priority=-(2**31) - 1), "priority: input should be greater than or equal to -2147"),
+        (row(priority=10**40), "priority: "),
+        (row(max_tokens=10**40), "max_tokens: "),
+        (row(cached_tokens=10**40), "cached_tokens: "),
+        (row(input_length=10**40), "input_length: "),
+        (row(output_length=10**40), "output_length: "),
+        (row(timestamp=10**400), "timestamp: "),
         (row(colour="red"), "colour: extra inputs are not permitted"),
         ('{"timestamp": 0, "input_length": 600}', "output_length: field required"),
     ],
@@ -123,3 +131,14 @@ def test_mooncake_is_read_as_it_is() -> None:
     assert first.hash_ids == tuple(range(14))
     assert trace.duration_s == 1301.999
     assert not trace.notes.sentences()
+
+
+def test_priorities_of_32_bits_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path, row(priority=-(2**31)), row(priority=2**31 - 1))
+    assert [each.priority for each in read(path).requests] == [-(2**31), 2**31 - 1]
+
+
+def test_no_hash_ids_are_made_up_beyond_the_last(tmp_path: Path) -> None:
+    bare = '{"timestamp": 0, "input_length": 600, "output_length": 5}'
+    with pytest.raises(TraceError, match=r"a\.jsonl:2: hash_ids: missing"):
+        read(written(tmp_path, row(hash_ids=[1, 2**63 - 1]), bare))
