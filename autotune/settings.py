@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.errors import UsageError
 from objectives.errors import nearest
 
@@ -20,8 +21,10 @@ _FILE_FORM = "write one `name: value` a line"
 _LIST = "`autotune tune --help` lists the settings and their values"
 _ENGINE_ARG_EXAMPLE = "for example --engine-arg max_model_len=8192"
 _KNOB_EXAMPLE = "for example --knob long_prefill_token_threshold=0,512,1024"
+_LIMIT_EXAMPLE = "for example --knob max_num_seqs=64,128,256"
 _OPTIONS = {"engine_args": "--engine-arg", "knobs": "--knob"}
-
+_MAX_LIMIT = 2**31 - 1
+_SHOWN_CHARACTERS = 60
 
 RESERVED_ARGUMENTS: Mapping[str, str] = {
     "model": "it has an option of its own, --model",
@@ -98,12 +101,18 @@ class TuneSettings(BaseModel):
     @classmethod
     def _values_given(cls, knobs: dict[str, list[Scalar]]) -> dict[str, list[Scalar]]:
         for name, values in knobs.items():
+            if reason := RESERVED_ARGUMENTS.get(name):
+                raise ValueError(f"knob {name} cannot be set: {reason}")
             if not values:
                 raise ValueError(f"knob {name} has no values")
             if len({(type(value), value) for value in values}) < len(values):
                 raise ValueError(f"knob {name} names a value twice")
-            if any(isinstance(value, float) and math.isnan(value) for value in values):
-                raise ValueError(f"knob {name} has a value that is not a number")
+            if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+                raise ValueError(f"knob {name} has a value that is not a finite number")
+            if any(isinstance(value, int) and abs(value) >= 2**63 for value in values):
+                raise ValueError(f"knob {name} has a value of more than 64 bits")
+            if name in (TOKENS, SEQS) and not all(_is_limit(value) for value in values):
+                raise ValueError(f"knob {name} takes whole numbers from 1 to {_MAX_LIMIT}")
         return knobs
 
     @field_validator("warmup_s", "start_timeout_s", "silence_timeout_s")
@@ -112,6 +121,10 @@ class TuneSettings(BaseModel):
         if not math.isfinite(seconds):
             raise ValueError("must be a finite number of seconds")
         return seconds
+
+
+def _is_limit(value: Scalar) -> bool:
+    return type(value) is int and 1 <= value <= _MAX_LIMIT
 
 
 def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings:
@@ -145,8 +158,10 @@ def _read(config: Path) -> dict[str, Any]:
         raise UsageError(
             f"cannot read {config}: {error.strerror}", hint="name an existing file with --config"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{config} is no valid YAML: {error}", hint=_FILE_FORM) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{config} is no valid YAML: {_reason(error)}", hint=_FILE_FORM
+        ) from error
     if not isinstance(content, dict):
         raise UsageError(f"{config} does not hold settings", hint=_FILE_FORM)
     return {str(name).replace("-", "_"): value for name, value in content.items()}
@@ -168,7 +183,10 @@ def _usage_error(
         return UsageError(
             f"{option} is missing", hint=f"give {option} or put {name!r} into the --config file"
         )
-    return UsageError(f"{where}{option}: {first['msg'].removeprefix('Value error, ')}", hint=_LIST)
+    return UsageError(
+        f"{where}{option}: {first['msg'].removeprefix('Value error, ')}",
+        hint=_LIMIT_EXAMPLE if name == "knobs" else _LIST,
+    )
 
 
 def parse_engine_args(items: Sequence[str]) -> dict[str, Any]:
@@ -217,8 +235,19 @@ def _pairs(items: Sequence[str], *, option: str, example: str) -> list[tuple[str
 def _yaml(text: str, *, option: str, name: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        rest = " …" if len(text) > _SHOWN_CHARACTERS else ""
         raise UsageError(
-            f"{option} {name}: {text!r} is no valid value",
+            f"{option} {name}: {text[:_SHOWN_CHARACTERS]!r}{rest} is no valid value",
             hint="values are YAML; quote what has brackets or colons",
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line why YAML was refused; its own messages quote the file over several."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,28 @@ def test_a_key_like_no_other_gets_the_way_to_the_list(config: Path) -> None:
         ("knobs", {"block_size": []}, "--knob: knob block_size has no values"),
         ("knobs", {"block_size": [16, 16]}, "--knob: knob block_size names a value twice"),
         ("knobs", {"share": [0.5, float("nan")]}, "--knob: knob share has a value that is not"),
+        ("knobs", {"share": [0.5, float("inf")]}, "--knob: knob share has a value that is not"),
+        ("knobs", {"share": [0.5, 10**400]}, "--knob: knob share has a value of more than 64"),
+        ("knobs", {"model": ["a", "b"]}, "--knob: knob model cannot be set: it has an option"),
+        ("knobs", {"disable-log-stats": [True]}, "--knob: knob disable_log_stats cannot be set"),
         ("engine_args", ["max_model_len"], "--engine-arg: "),
     ],
 )
 def test_values_out_of_range_name_their_option(name: str, value: Any, said: str) -> None:
     assert refusal(**{name: value}).message.startswith(said)
+
+
+@pytest.mark.parametrize("name", ["max_num_batched_tokens", "max_num_seqs"])
+@pytest.mark.parametrize("value", ["a", 0, -1, 1.5, True, 2**31, 10**23])
+def test_knobs_of_the_limits_are_whole_numbers(name: str, value: Any) -> None:
+    error = refusal(knobs={name: [8, value]})
+    assert error.message.startswith(f"--knob: knob {name} ")
+    assert error.hint == "for example --knob max_num_seqs=64,128,256"
+
+
+def test_knobs_of_the_limits_reach_to_31_bits() -> None:
+    knobs = {"max_num_seqs": [1, 2**31 - 1]}
+    assert load_settings(None, {**GIVEN, "knobs": knobs}).knobs == knobs
 
 
 def test_a_value_of_the_file_names_the_file(config: Path) -> None:
@@ -127,6 +145,37 @@ def test_a_file_that_holds_no_settings(config: Path, content: bytes, said: str) 
     message = refusal(config).message
     assert str(config) in message
     assert said in message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("model: m\ntrials: [1\nseed: 3\n", "line 3, column 5: expected ',' or ']', but got ':'"),
+        ("model: \x07", "unacceptable character #x0007"),
+        ("seed: 2024-99-99", "month must be in 1..12"),
+        ("seed: " + "9" * 5000, "limit (4300 digits)"),
+        ("knobs: " + "[" * 5000, "it is nested too deeply"),
+    ],
+    ids=["syntax", "character", "date", "digits", "brackets"],
+)
+def test_a_broken_file_is_named_in_one_line(config: Path, content: str, said: str) -> None:
+    config.write_text(content)
+    message = refusal(config).message
+    assert message.startswith(f"{config} is no valid YAML: ")
+    assert said in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-99-99", "9" * 5000, "[" * 5000], ids=["date", "digits", "brackets"]
+)
+@pytest.mark.parametrize("parse", [parse_engine_args, parse_knobs])
+def test_a_value_beyond_yaml_is_refused_in_one_short_line(
+    parse: Callable[[Sequence[str]], Any], text: str
+) -> None:
+    with pytest.raises(UsageError, match=r" seed: .* is no valid value") as caught:
+        parse([f"seed={text}"])
+    assert len(caught.value.message) < 120
 
 
 def test_a_file_that_cannot_be_read(config: Path) -> None:
