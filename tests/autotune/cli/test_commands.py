@@ -145,7 +145,9 @@ def test_show_one_trial_as_json(autotune: Autotune, studies: str) -> None:
 def test_show_refuses_what_numbers_no_trial(autotune: Autotune, studies: str, number: int) -> None:
     ran = autotune("show", "--storage", studies, "--", str(number))
     assert (ran.code, ran.out) == (2, "")
-    assert "is not in the range 0<=x<=9223372036854775807" in " ".join(ran.err.split())
+    assert "should be" in ran.err
+    assert "or equal to" in ran.err
+    assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize("command", ["trials", "best", "show"])
