@@ -136,9 +136,7 @@ def test_a_refusal_is_told_in_one_line() -> None:
     error = "1 validation error for EngineArgs\n  Value error, too long [type=value]\n  See x"
     with pytest.raises(UsageError) as caught:
         described(Validator(error))
-    assert caught.value.message == (
-        "vLLM refuses the engine arguments: too long"
-    )
+    assert caught.value.message == ("vLLM refuses the engine arguments: too long")
     assert caught.value.hint
 
 
