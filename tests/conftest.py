@@ -17,7 +17,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if absent:
         config.hook.pytest_deselected(items=absent)
         items[:] = [item for item in items if item not in absent]
-        print(f"{len(absent)} tests left out: no recorded traces at {SHARED}")  # noqa: T201
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not SHARED.is_dir():
+        terminalreporter.write_line(f"no recorded traces at {SHARED}: their tests were left out")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,10 @@ def trial_table(view: StudyView, *, width: int) -> Any:
     names = [name for name in headline(view) if name.startswith(_SHOWN)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1))
     for heading, justify in _headings(names, narrow=narrow):
-        table.add_column(heading, justify="right" if justify else "left", no_wrap=True)
+        # What does not fit is cut from the last column, which explains the others.
+        least = None if heading == "diagnosis" else len(heading)
+        side: Literal["right", "left"] = "right" if justify else "left"
+        table.add_column(heading, justify=side, no_wrap=True, min_width=least)
     winner = view.judgement.chosen.numbers if view.judgement and view.judgement.chosen else ()
     for trial in view.trials:
         row = trial_json(view, trial)
@@ -100,7 +103,8 @@ def _met(row: Mapping[str, Any]) -> str:
 
 def _remark(row: Mapping[str, Any], *, narrow: bool) -> str:
     if row["failure"] is not None:
-        return f"{row['state']}: {row['failure']['class']}"
+        failure_class = str(row["failure"]["class"])
+        return failure_class if narrow else f"{row['state']}: {failure_class}"
     if row["diagnosis"] is None:
         return str(row["state"])
     if narrow:

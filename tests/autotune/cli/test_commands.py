@@ -39,7 +39,10 @@ def test_trials_as_json(autotune: Autotune, studies: str) -> None:
     assert {each["fidelity"] for each in trials} == {"restart"}
 
 
-def test_trials_as_a_table(autotune: Autotune, studies: str) -> None:
+def test_trials_as_a_table(
+    autotune: Autotune, studies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     ran = autotune("trials", "--storage", studies)
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
