@@ -428,7 +428,7 @@ def test_pages_are_finished(page: Path) -> None:
 @each_page
 def test_scripts_that_are_named_exist(page: Path) -> None:
     for name in re.findall(
-        r"\b((?:scripts|tests|autotune)/[\w/]+(?:\.py)?)\b", page.read_text("utf-8")
+        r"\b((?:scripts|tests|autotune)/[\w/-]+(?:\.py)?)\b", page.read_text("utf-8")
     ):
         assert (ROOT / name).exists(), name
 
