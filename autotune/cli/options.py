@@ -27,3 +27,30 @@ StudyName = Annotated[
     typer.Option("--study-name", help="The study.", show_default="the most recent one"),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="How to print it.")]
+
+# What is replayed, and how its requests are told apart.
+Window = Annotated[
+    str | None, typer.Option(help="Part of the trace: 600:900 (seconds) or busiest:10m.")
+]
+Classes = Annotated[
+    str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
+]
+
+# When a study gives up, and when it does not even begin.
+StartTimeout = Annotated[
+    float | None, typer.Option(help="Longest time for an engine start.", show_default="1800")
+]
+SilenceTimeout = Annotated[
+    float | None,
+    typer.Option(help="Longest time without a token while requests wait.", show_default="120"),
+]
+MaxFailures = Annotated[
+    int | None, typer.Option(help="Of one class, before giving up.", show_default="5")
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Check trace, budget and engine arguments, and print the plan; start no engine.",
+    ),
+]

@@ -7,20 +7,16 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.options import Format, OutputFormat
+from autotune.cli.options import Classes, Format, OutputFormat, Window
 
 
 def replay(
     *,
     model: Annotated[str, typer.Option(help="Path or hub name of the model, or demo:tiny-llama.")],
     trace: Annotated[str, typer.Option(help="Trace file, or demo:mixed.")],
-    window: Annotated[
-        str | None, typer.Option(help="Part of the trace: 600:900 (seconds) or busiest:10m.")
-    ] = None,
+    window: Window = None,
     budget: Annotated[str, typer.Option(help="Limits that goodput counts by.")] = "",
-    classes: Annotated[
-        str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
-    ] = None,
+    classes: Classes = None,
     engine_arg: Annotated[
         list[str] | None, typer.Option(help="vLLM engine argument, key=value. Repeatable.")
     ] = None,

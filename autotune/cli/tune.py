@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Format, OutputFormat, Storage
+from autotune.cli.options import (
+    Classes,
+    DryRun,
+    Format,
+    MaxFailures,
+    OutputFormat,
+    SilenceTimeout,
+    StartTimeout,
+    Storage,
+    Window,
+)
 
 if TYPE_CHECKING:
     from autotune.settings import TuneSettings
@@ -27,16 +37,12 @@ def tune(
     trace: Annotated[
         str | None, typer.Option(help="Trace file, or demo:mixed. Required, or in --config.")
     ] = None,
-    window: Annotated[
-        str | None, typer.Option(help="Part of the trace: 600:900 (seconds) or busiest:10m.")
-    ] = None,
+    window: Window = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),
     ] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
-    ] = None,
+    classes: Classes = None,
     engine_arg: Annotated[
         list[str] | None,
         typer.Option(help="vLLM engine argument for every candidate, key=value. Repeatable."),
@@ -71,23 +77,10 @@ def tune(
     log_folder: Annotated[
         Path | None, typer.Option(help="Where engine logs go.", show_default="autotune-logs")
     ] = None,
-    start_timeout_s: Annotated[
-        float | None, typer.Option(help="Longest time for an engine start.", show_default="1800")
-    ] = None,
-    silence_timeout_s: Annotated[
-        float | None,
-        typer.Option(help="Longest time without a token while requests wait.", show_default="120"),
-    ] = None,
-    max_failures_in_a_row: Annotated[
-        int | None, typer.Option(help="Of one class, before giving up.", show_default="5")
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check trace, budget and engine arguments, and print the plan; start no engine.",
-        ),
-    ] = False,
+    start_timeout_s: StartTimeout = None,
+    silence_timeout_s: SilenceTimeout = None,
+    max_failures_in_a_row: MaxFailures = None,
+    dry_run: DryRun = False,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
     """Replay a trace against real engines and find the limits at the knee.
