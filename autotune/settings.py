@@ -11,11 +11,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.errors import UsageError
 from objectives.errors import nearest
 
 Scalar = int | float | str | bool
+
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
 _FILE_FORM = "write one `name: value` a line"
 _LIST = "`autotune tune --help` lists the settings and their values"
@@ -111,7 +112,7 @@ class TuneSettings(BaseModel):
                 raise ValueError(f"knob {name} has a value that is not a finite number")
             if any(isinstance(value, int) and abs(value) >= 2**63 for value in values):
                 raise ValueError(f"knob {name} has a value of more than 64 bits")
-            if name in (TOKENS, SEQS) and not all(_is_limit(value) for value in values):
+            if name in _LIMITS and not all(_is_limit(value) for value in values):
                 raise ValueError(f"knob {name} takes whole numbers from 1 to {_MAX_LIMIT}")
         return knobs
 
