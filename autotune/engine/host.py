@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.failures import classify_run, classify_start, read_tail
 from autotune.engine.parent_death import arm_in_engine, become_host, die_with_parent
-from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.protocol import MODEL_FAULT, Failure, TrialFailed
 from autotune.traffic.prompts import prompt_token_ids
 from autotune.traffic.replay import PreparedRequest, Replay
 from objectives.samples import RequestSamples
@@ -102,8 +102,10 @@ class EngineHost:
         if error is None:
             try:
                 vllm_engine.build_config(engine_args)
-            # pydantic's ValidationError is a ValueError. An OSError is about the model's files,
-            # not about the arguments, and left to the caller.
+            # An OSError is about the model's files, not about the arguments.
+            except OSError as fault:
+                error = f"{MODEL_FAULT}: {fault}"
+            # pydantic's ValidationError is a ValueError.
             except (ValueError, TypeError, NotImplementedError) as refusal:
                 error = str(refusal)
         return Message("validated", {"error": error, "known": list(known)})

@@ -25,6 +25,9 @@ FailureClass = Literal[
     "unknown",
 ]
 
+MODEL_FAULT = "cannot load the model"
+"""How an objection begins that is not about the arguments."""
+
 DETERMINISTIC_FAILURES: frozenset[FailureClass] = frozenset(
     {"oom_start", "no_kv_room", "refused_argument", "oom_run"}
 )

@@ -107,7 +107,7 @@ class Supervisor:
         return Description(EngineInfo.from_json(answer.body["info"]), answer.body["flags"])
 
     def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
-        """Return vLLM's objection or None, and its known arguments if one is unknown."""
+        """Return vLLM's objection or None, and the arguments that it has."""
         answer = self._call("validate", {"engine_args": dict(engine_args)}, _CONFIG_TIMEOUT_S)
         return answer.body["error"], tuple(answer.body["known"])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.failures import telling_line
-from autotune.engine.protocol import EngineInfo, TrialFailed
+from autotune.engine.protocol import MODEL_FAULT, EngineInfo, TrialFailed
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
 from autotune.lease import device_lock, lease
@@ -119,7 +119,11 @@ def device_lease(info: EngineInfo) -> Iterator[None]:
         yield
 
 
-def _refusal(error: str, known: Sequence[str], given: Sequence[str]) -> UsageError:
+def _refusal(
+    error: str, known: Sequence[str], given: Sequence[str]
+) -> UsageError | EnvironmentFault:
+    if error.startswith(MODEL_FAULT):
+        return EnvironmentFault(one_line(error), hint="is --model a folder or a hub name?")
     unknown = [name for name in given if known and name not in known]
     if unknown:
         return UsageError(

@@ -160,3 +160,9 @@ def test_a_model_that_does_not_load_has_a_log() -> None:
 )
 def test_one_line_of_many(text: str, line: str) -> None:
     assert one_line(text) == line
+
+
+def test_a_model_that_cannot_be_loaded_is_no_usage_error() -> None:
+    with pytest.raises(EnvironmentFault, match="cannot load the model: no file") as caught:
+        described(Validator("cannot load the model: no file\nsee there"))
+    assert caught.value.exit_code == 4
