@@ -25,7 +25,7 @@ from autotune.errors import EnvironmentFault, TooManyFailures
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement, judge, verdict_json
 from autotune.study.outcomes import Yardstick
-from autotune.study.plan import Plan, Step, failures_in_a_row, retry
+from autotune.study.plan import Plan, Step, failures_in_a_row, finished_trials, retry
 from autotune.study.replays import warmup_requests
 from autotune.study.sampler import UntestedCellSampler, ask
 from autotune.traffic.model import Trace
@@ -155,7 +155,7 @@ class Controller:
             replicate_of=step.replicate_of,
             log_path=str(self._log_path(number)),
         )
-        done = sum(row.state in ("complete", "infeasible") for row in self._rows())
+        done = finished_trials(self._rows())
         row = self._repository.trial(self._study_id, number)
         self._watcher.begun(row, done + 1, self._job.settings.trials)
         return number

@@ -91,8 +91,6 @@ def summarise(
         return Load(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, None)
     full = tokens >= FULL_STEP_SHARE * max_num_batched_tokens
     queued = waiting > 0
-    total_gaps = int(gaps.sum())
-    beside = float(gaps[prefill_tokens > 0].sum() / total_gaps) if total_gaps else None
     return Load(
         steps=steps,
         full_steps=float(full.sum() / steps),
@@ -105,8 +103,16 @@ def summarise(
         peak_waiting=int(waiting.max()),
         peak_kv_usage=float(kv_usage.max()),
         mean_step_tokens=float(tokens[tokens > 0].mean()),
-        gaps_beside_prefill=beside,
+        gaps_beside_prefill=gaps_beside_prefill(prefill_tokens, gaps),
     )
+
+
+def gaps_beside_prefill(
+    prefill_tokens: NDArray[np.int64], gaps: NDArray[np.int64]
+) -> float | None:
+    """Return the share of token gaps whose step also computed prefill, None without gaps."""
+    total = int(gaps.sum())
+    return float(gaps[prefill_tokens > 0].sum() / total) if total else None
 
 
 def diagnose(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.tables import figure, limits
+from autotune.study.plan import finished_trials
 from objectives.budget import margins
 from objectives.statistics import requests_needed
 
@@ -61,7 +62,7 @@ def _worded(value: Any) -> str:
 
 def state_line(view: StudyView) -> str:
     """Return how far a study is."""
-    finished = sum(trial.state in ("complete", "infeasible") for trial in view.trials)
+    finished = finished_trials(view.trials)
     total = view.study.spec["trials"]
     return f"Study {view.study.name!r}: {view.study.state}, {finished} of {total} trials."
 

@@ -133,7 +133,6 @@ class ReplayPlan:
     seed: int
     salt: str
     warmup_requests: int
-    first_token_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

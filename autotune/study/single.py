@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from autotune.candidates.diagnosis import gaps_beside_prefill
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.errors import EnvironmentFault
 from autotune.settings import TuneSettings
@@ -129,7 +130,9 @@ def bench_result(
         "max_num_batched_tokens": info.resolved["max_num_batched_tokens"],
         "max_num_seqs": info.resolved["max_num_seqs"],
         "kv_cache_tokens": info.kv_cache_tokens,
-        "gaps_beside_prefill": _gaps_beside_prefill(replayed),
+        "gaps_beside_prefill": gaps_beside_prefill(
+            replayed.iterations.prefill_tokens, replayed.iterations.gaps
+        ),
         "input_lens": samples.prompt_tokens.tolist(),
         "output_lens": samples.output_tokens.tolist(),
         "start_times": samples.sent_s.tolist(),
@@ -144,13 +147,6 @@ def _gaps_of_requests(samples: RequestSamples) -> list[list[float]]:
     counts = np.bincount(samples.gap_request, minlength=len(samples))
     parts = np.split(samples.gap_s[order], np.cumsum(counts)[:-1])
     return [part.tolist() for part in parts]
-
-
-def _gaps_beside_prefill(replayed: ReplayResult) -> float | None:
-    """Return the share of token gaps whose step also computed prefill."""
-    iterations = replayed.iterations
-    total = int(iterations.gaps.sum())
-    return float(iterations.gaps[iterations.prefill_tokens > 0].sum() / total) if total else None
 
 
 def _or_none(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[float | None]:
