@@ -14,6 +14,8 @@ import typer
 from autotune import __version__
 from autotune.cli import best, replay, show, studies, trace, trials, tune
 from autotune.cli.files import TolerantStream
+from autotune.cli.parsing import REFUSED, as_usage_error
+from autotune.cli.tables import plain_line
 from autotune.errors import AutotuneError
 from objectives.errors import ObjectiveError
 from storage.errors import FingerprintMismatch, StorageError, UnknownStudy, UnknownTrial
@@ -65,7 +67,15 @@ def run() -> NoReturn:
     debug = "--debug" in sys.argv[1:]
     _prepare_streams()
     try:
-        app()
+        code = app(prog_name="autotune", standalone_mode=False)
+    except REFUSED as refused:
+        error = as_usage_error(refused)
+        if error.message:
+            _fail(error.message, error.hint, error.exit_code, debug=debug)
+        # A group without a command: its help was the answer.
+        sys.exit(error.exit_code)
+    except typer.Abort:  # Ctrl-C, as older versions of Typer tell of it.
+        sys.exit(130)
     except AutotuneError as error:
         _fail(error.message, error.hint, error.exit_code, debug=debug)
     except ObjectiveError as error:
@@ -81,7 +91,7 @@ def run() -> NoReturn:
         if isinstance(leaving.__context__, BrokenPipeError):
             sys.exit(0)
         raise
-    sys.exit(0)
+    sys.exit(code or 0)
 
 
 def _prepare_streams() -> None:
@@ -101,6 +111,6 @@ def _fail(message: str, hint: str, code: int, *, debug: bool) -> NoReturn:
     lines = [f"error: {message}", f"hint: {hint}"] if hint else [f"error: {message}"]
     stream = TolerantStream(sys.stderr)
     for line in lines:
-        stream.write(" ".join(line.split()) + "\n")
+        stream.write(plain_line(" ".join(line.split())) + "\n")
     stream.flush()
     sys.exit(code)

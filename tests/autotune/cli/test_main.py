@@ -28,16 +28,6 @@ def test_the_version_goes_to_stdout_and_those_of_others_to_stderr(autotune: Auto
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["tuen"], ["tune", "--trails", "5"], ["best", "--format", "xml"], ["show", "first"]],
-)
-def test_usage_errors_exit_with_2(autotune: Autotune, arguments: list[str]) -> None:
-    ran = autotune(*arguments)
-    assert (ran.code, ran.out) == (2, "")
-    assert "Traceback" not in ran.err
-
-
-@pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["tune", "--trace", "demo:mixed"], 2, "--model is missing"),
