@@ -17,7 +17,8 @@ def trials(
 
     import typer
 
-    from autotune.cli.tables import console, trial_table
+    from autotune.cli.tables import console
+    from autotune.cli.trial_table import print_trials
     from autotune.study.view import load_view, trial_json
     from storage.codec import plain
     from storage.database import resolve_url
@@ -29,5 +30,4 @@ def trials(
         rows = [plain(trial_json(view, trial), name="trial") for trial in view.trials]
         typer.echo(json.dumps(rows, indent=2, allow_nan=False))
     else:
-        screen = console()
-        screen.print(trial_table(view, width=screen.width))
+        print_trials(view, console())

@@ -145,7 +145,8 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
     import json
     import os
 
-    from autotune.cli.tables import console, trial_table
+    from autotune.cli.tables import console
+    from autotune.cli.trial_table import print_trials
     from autotune.cli.words import time_line, verdict_lines
     from autotune.export.render import render
     from autotune.study.judgement import verdict_json
@@ -167,8 +168,8 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
         }
         typer.echo(json.dumps(plain(body, name="study"), indent=2, allow_nan=False))
         return
-    screen = console()
-    screen.print(trial_table(view, width=screen.width))
+    print_trials(view, console())
+    typer.echo("")
     if judgement is None:
         typer.echo("No trial has a result.")
         return

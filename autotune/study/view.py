@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune import __version__
+from autotune.candidates.lattice import cell_key
 from autotune.export.document import Export
 from autotune.study.costs import Cell
 from autotune.study.judgement import Judgement, judge, verdict_json
-from objectives.budget import is_feasible
+from objectives.budget import is_feasible, resolve
 from objectives.classes import parse_classes
-from objectives.limits import parse_budget
+from objectives.errors import ObjectiveError
+from objectives.limits import Budget, parse_budget
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import Repository
 
@@ -59,7 +61,7 @@ def trial_json(view: StudyView, trial: TrialRecord) -> dict[str, Any]:
         "replicate_of": trial.replicate_of,
         "candidate": dict(trial.candidate),
         "metrics": None if trial.metrics is None else shown_metrics(view, trial.metrics),
-        "feasible": feasible(view, trial),
+        "feasible": feasible(None if view.judgement is None else view.judgement.budget, trial),
         "failure": failure,
         "diagnosis": None if trial.diagnosis is None else dict(trial.diagnosis),
         "timings": None if trial.timings is None else dict(trial.timings),
@@ -68,14 +70,31 @@ def trial_json(view: StudyView, trial: TrialRecord) -> dict[str, Any]:
     }
 
 
-def feasible(view: StudyView, trial: TrialRecord) -> bool | None:
-    """Whether a trial's own values keep the budget; None if it has none to judge by."""
+def feasible(budget: Budget | None, trial: TrialRecord) -> bool | None:
+    """Whether a trial's own values keep the budget; None if there is nothing to judge, or by.
+
+    ``budget`` has no relative limits any more.
+    """
     if trial.state == "infeasible":
         return False
-    if trial.state != "complete" or trial.metrics is None or view.judgement is None:
+    if trial.state != "complete" or trial.metrics is None or budget is None:
         return None
     failed = int((trial.engine or {}).get("failed_requests", 0))
-    return is_feasible(view.judgement.budget, trial.metrics, failed)
+    return is_feasible(budget, trial.metrics, failed)
+
+
+def absolute_budget(study: StudyRecord, trials: Sequence[TrialRecord]) -> Budget | None:
+    """Return the budget in ms, None as long as the baseline has nothing to be relative to."""
+    own = cell_key(study.fingerprint["baseline"])
+    measured = [
+        trial.metrics or {}
+        for trial in trials
+        if trial.state == "complete" and cell_key(trial.candidate) == own
+    ]
+    try:
+        return resolve(parse_budget(study.spec["budget"]), next(iter(measured), {}))
+    except ObjectiveError:
+        return None
 
 
 def shown_metrics(view: StudyView, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -109,13 +128,13 @@ def make_export(view: StudyView, cell: Cell) -> Export:
         intervals={name: (pair[0], pair[1]) for name, pair in cell.intervals.items()},
         baseline=baseline,
         verdict=None if judgement is None else verdict_json(judgement),
-        headline=headline(view),
+        headline=headline(study),
     )
 
 
-def headline(view: StudyView) -> tuple[str, ...]:
+def headline(study: StudyRecord) -> tuple[str, ...]:
     """Return the metrics that people judge by: what the budget names, and the usual few."""
-    budget = parse_budget(view.study.spec["budget"])
+    budget = parse_budget(study.spec["budget"])
     named = [limit.key for limit in budget.limits]
     usual = ("ttft_p95", "tpot_p95", "itl_p99", "e2e_p95", "output_throughput", "utilization")
     return tuple(dict.fromkeys([*named, *usual]))

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.cli.tables import _met, console, figure, limits, plain_line
+from autotune.cli.tables import console, figure, limits, plain_line
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,3 @@ def test_a_pipe_is_wide_enough_for_a_table(monkeypatch: pytest.MonkeyPatch) -> N
     assert console(io.StringIO()).width == 120
     monkeypatch.setenv("COLUMNS", "70")
     assert console(io.StringIO()).width == 70
-
-
-@pytest.mark.parametrize(("feasible", "text"), [(True, "met"), (False, "broken"), (None, "-")])
-def test_the_table_says_met_and_leaves_kept_to_the_verdict(
-    feasible: bool | None, text: str
-) -> None:
-    assert _met({"feasible": feasible}) == text

@@ -11,11 +11,12 @@ from autotune.candidates.lattice import SEQS, TOKENS, Candidate
 from objectives.classes import parse_classes
 from objectives.limits import parse_budget
 from objectives.measurement import measure
-from storage.records import FinishedState, TrialRecord
+from storage.records import FinishedState, StudyRecord, TrialRecord
 from tests.autotune.study.scripted import (
     BASELINE,
     Speed,
     iterations_of,
+    job_of,
     samples_of,
     small_trace,
 )
@@ -58,6 +59,24 @@ def record(
         **changes,
     }
     return TrialRecord(**values)
+
+
+def study_record(
+    *, window_s: float = 60.0, knobs: Mapping[str, list[Any]] | None = None, **settings: Any
+) -> StudyRecord:
+    """A study of the scripted job with these settings and knobs, as it stands in the database."""
+    job = job_of(**settings)
+    fingerprint = job.fingerprint()
+    return StudyRecord(
+        id=1,
+        name="study",
+        created_at="2026-11-01T10:00:00+00:00",
+        updated_at="2026-11-01T10:00:00+00:00",
+        fingerprint={**fingerprint, "ladders": {**fingerprint["ladders"], **(knobs or {})}},
+        spec={**job.spec(), "duration_s": window_s},
+        state="running",
+        verdict=None,
+    )
 
 
 class Measured:
