@@ -13,14 +13,8 @@ import optuna
 from autotune.candidates.diagnosis import Load, diagnose, summarise
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
 from autotune.candidates.starts import starting_points
-from autotune.engine.protocol import (
-    EngineInfo,
-    Failure,
-    ReplayPlan,
-    ReplayResult,
-    TrialFailed,
-)
-from autotune.engine.supervisor import open_log
+from autotune.engine.protocol import Failure, ReplayPlan, ReplayResult, TrialFailed
+from autotune.engine.supervisor import Started, open_log
 from autotune.errors import EnvironmentFault, TooManyFailures
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement, judge, verdict_json
@@ -38,9 +32,7 @@ from storage.study import reconcile, tell_stored
 class Engines(Protocol):
     """What the controller needs of an engine host; see ``autotune.engine.supervisor``."""
 
-    def start(
-        self, engine_args: Mapping[str, Any], log_path: Path
-    ) -> tuple[EngineInfo, float]: ...
+    def start(self, engine_args: Mapping[str, Any], log_path: Path) -> Started: ...
 
     def replay(
         self, trace: Trace, plan: ReplayPlan, on_progress: Callable[[Mapping[str, Any]], None]
@@ -67,7 +59,7 @@ class Result:
 
     measurement: Measurement
     replayed: ReplayResult
-    info: EngineInfo
+    started: Started
     load: Load
     timings: Mapping[str, float | None]
 
@@ -164,7 +156,7 @@ class Controller:
         """Start an engine with exactly what would be exported, replay, and stop it."""
         job = self._job
         candidate = self._repository.trial(self._study_id, number).candidate
-        info, start_s = self._engines.start(job.engine_args(candidate), self._log_path(number))
+        started = self._engines.start(job.engine_args(candidate), self._log_path(number))
         plan = ReplayPlan(
             seed=job.settings.seed,
             salt=f"trial-{number}",
@@ -180,12 +172,12 @@ class Controller:
             max_num_seqs=int(candidate[SEQS]),
         )
         timings = {
-            "start_s": start_s,
+            "start_s": started.start_s,
             "warmup_s": replayed.warmup_s,
             "replay_s": replayed.replay_s,
             "stop_s": stop_s,
         }
-        return Result(measurement, replayed, info, load, timings)
+        return Result(measurement, replayed, started, load, timings)
 
     def _stop(self) -> float | None:
         """Stop the engine; what it measured counts even if it will not go quietly."""
@@ -219,7 +211,8 @@ class Controller:
             metrics=measurement.metrics,
             intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
             engine={
-                **result.info.to_json(),
+                **result.started.info.to_json(),
+                "ground": result.started.ground.to_json(),
                 "load": result.load.to_json(),
                 "requests": measurement.requests,
                 "failed_requests": measurement.failed_requests,

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from objectives.samples import RequestSamples
 
 _PROGRESS_EVERY_S = 1.0
 _ERRORS_KEPT = 5
+_ENDING_S = 0.5
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -51,6 +54,7 @@ class EngineHost:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._engine: Any = None
+        self._children: list[BaseProcess] = []
         self._log_path: Path | None = None
 
     async def serve(self) -> None:
@@ -121,6 +125,7 @@ class EngineHost:
         except (RuntimeError, ValueError, TypeError, OSError) as error:
             text = f"{type(error).__name__}: {error}"
             raise TrialFailed(classify_start(read_tail(self._log_path), text)) from error
+        self._children = multiprocessing.active_children()
         info = self._engine.info().to_json()
         return Message("started", {"info": info, "start_s": time.perf_counter() - begun})
 
@@ -142,7 +147,8 @@ class EngineHost:
         except Exception as error:
             text = _leaf_text(error)
             log = read_tail_of(self._log_path, after=said)
-            raise TrialFailed(classify_run(log, text)) from error
+            ends = endings(self._children)
+            raise TrialFailed(classify_run(log, "; ".join([*ends, text]))) from error
         done = time.perf_counter()
         iterations = self._engine.take_iterations(started_at=replay.started_at)
         return Message(
@@ -236,6 +242,20 @@ def log_size(path: Path | None) -> int:
 
 def read_tail_of(path: Path | None, *, after: int = 0) -> str:
     return "" if path is None else read_tail(path, after=after)
+
+
+def endings(children: Sequence[BaseProcess]) -> list[str]:
+    """Say how those processes ended that have."""
+    found = []
+    for child in children:
+        # vLLM learns of an end by the pipe, a moment before the process can be waited for.
+        child.join(_ENDING_S)
+        if (code := child.exitcode) is not None:
+            how = (
+                f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            )
+            found.append(f"{child.name} {how}")
+    return found
 
 
 def _failed(failure: Failure) -> Message:

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -17,7 +18,9 @@ import numpy as np
 
 from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.failures import classify_run, classify_start, read_tail
-from autotune.engine.processes import end_group
+from autotune.engine.ground import Ground, GroundCheck, NotClean
+from autotune.engine.janitor import start_janitor
+from autotune.engine.processes import RUN_VARIABLE, Process
 from autotune.engine.protocol import (
     EngineInfo,
     Failure,
@@ -26,7 +29,9 @@ from autotune.engine.protocol import (
     ReplayResult,
     TrialFailed,
 )
+from autotune.engine.run_folder import RUNS, RunFolder
 from autotune.errors import EnvironmentFault
+from autotune.hardware.gpu_memory import GpuMemory
 from autotune.traffic.model import Trace
 from objectives.samples import RequestSamples
 
@@ -39,15 +44,20 @@ _EXIT_TIMEOUT_S = 5.0
 HOST_COMMAND = (sys.executable, "-P", "-m", "autotune.engine.host")
 """Starts a host; the number of its socket and our pid are added."""
 
+SOCKETS_VARIABLE = "VLLM_RPC_BASE_PATH"
+"""Where vLLM makes its sockets; it leaves them behind even after a clean stop."""
+
 ProgressCallback = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Watchdogs:
-    """Limits on silence, in seconds: a start-up as a whole, a replay without any token."""
+    """Limits in seconds: a start-up as a whole, a replay without any token, and how long what
+    an engine held may take to be given back."""
 
     start_s: float = 1800.0
     silence_s: float = 120.0
+    settle_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +68,20 @@ class Description:
     flags: Mapping[str, Any]
 
 
-class Supervisor:
-    """Runs engines in a host process; a fresh host replaces one that failed.
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A running engine: what it is, the seconds it took, and the ground that it started on."""
 
-    Use it as a context manager: on leaving, host and engine are gone.
+    info: EngineInfo
+    start_s: float
+    ground: Ground
+
+
+class Supervisor:
+    """Runs engines in a host process; a fresh host replaces one that failed or leaks.
+
+    Use it as a context manager: on leaving, host and engine are gone. If this process is killed
+    before, the kernel's parent-death signals and a janitor see to it.
     """
 
     def __init__(
@@ -70,6 +90,7 @@ class Supervisor:
         log_folder: Path,
         watchdogs: Watchdogs | None = None,
         command: Sequence[str] = HOST_COMMAND,
+        runs: Path = RUNS,
     ) -> None:
         self._command = command
         self._log_folder = log_folder
@@ -77,6 +98,11 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._log_path: Path | None = None
+        self._runs = runs
+        self._folder: RunFolder | None = None
+        self._janitor: subprocess.Popen[bytes] | None = None
+        self._ground = GroundCheck(self._watchdogs.settle_s)
+        self._gpu = GpuMemory(())
 
     @property
     def host_log(self) -> Path:
@@ -92,10 +118,9 @@ class Supervisor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
+        if kind is not None:
             self.kill()
+        self.close()
 
     def describe(self, engine_args: Mapping[str, Any]) -> Description:
         """Resolve engine arguments without starting an engine.
@@ -104,23 +129,29 @@ class Supervisor:
             TrialFailed: vLLM refuses them.
         """
         answer = self._call("describe", {"engine_args": dict(engine_args)}, _CONFIG_TIMEOUT_S)
-        return Description(EngineInfo.from_json(answer.body["info"]), answer.body["flags"])
+        info = EngineInfo.from_json(answer.body["info"])
+        self._gpu = GpuMemory(info.device_uuids)
+        return Description(info, answer.body["flags"])
 
     def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
         """Return vLLM's objection or None, and the arguments that it has."""
         answer = self._call("validate", {"engine_args": dict(engine_args)}, _CONFIG_TIMEOUT_S)
         return answer.body["error"], tuple(answer.body["known"])
 
-    def start(self, engine_args: Mapping[str, Any], log_path: Path) -> tuple[EngineInfo, float]:
-        """Start an engine with exactly these arguments; return what it is and the seconds taken.
+    def start(self, engine_args: Mapping[str, Any], log_path: Path) -> Started:
+        """Start an engine with exactly these arguments, on clean ground.
 
         Raises:
-            TrialFailed: it did not come up, with the class and the line that says why.
+            TrialFailed: what the last engine held is not given back, or this one did not come
+                up, with the class and the line that says why.
         """
+        ground = self._clean_ground()
         self._log_path = log_path
         body = {"engine_args": dict(engine_args), "log_path": str(log_path)}
         answer = self._call("start", body, self._watchdogs.start_s)
-        return EngineInfo.from_json(answer.body["info"]), float(answer.body["start_s"])
+        self._record()
+        info = EngineInfo.from_json(answer.body["info"])
+        return Started(info, float(answer.body["start_s"]), ground)
 
     def replay(
         self, trace: Trace, plan: ReplayPlan, on_progress: ProgressCallback
@@ -150,10 +181,11 @@ class Supervisor:
 
     def stop(self) -> float:
         """Stop the engine, keep the host; return the seconds taken."""
+        self._record()
         return float(self._call("stop", {}, _STOP_TIMEOUT_S).body["stop_s"])
 
     def close(self) -> None:
-        """Ask the host to end, and make sure that it did."""
+        """Ask the host to end, make sure that it did, and leave nothing behind."""
         if self._channel is not None and self._process is not None:
             try:
                 self._channel.send(Message("quit"))
@@ -161,21 +193,65 @@ class Supervisor:
             except (ChannelClosed, subprocess.TimeoutExpired):
                 pass
         self.kill()
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
+        if self._janitor is not None:
+            self._janitor.communicate()
+            self._janitor = None
 
     def kill(self) -> None:
-        """End the host and everything in its process group. Safe to repeat."""
+        """End the host and everything that it has started. Safe to repeat."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         if self._process is not None:
-            end_group(self._process)
+            self._run_folder().end_all()
+            # One that the kernel does not let go of stays; the next start will name it.
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT_TIMEOUT_S)
             self._process = None
             self._log_path = None
+
+    def _clean_ground(self) -> Ground:
+        """Wait until nothing of the last engine is left, if need be without its host."""
+        try:
+            return self._ground.before_start(*self._held())
+        except NotClean as fault:
+            # What a host holds ends with it.
+            reason = str(fault)
+            self.kill()
+        try:
+            return replace(self._ground.before_start(*self._held()), host_replaced=reason)
+        except NotClean as fault:
+            raise TrialFailed(Failure("unknown", str(fault))) from fault
+
+    def _held(self) -> tuple[Process, RunFolder, GpuMemory]:
+        self._connected()
+        host = None if self._process is None else Process.of(self._process.pid)
+        if host is None:
+            failure = self._post_mortem("start")
+            self.kill()
+            raise TrialFailed(failure)
+        return host, self._run_folder(), self._gpu
+
+    def _record(self) -> None:
+        """Write down what runs, for whoever has to clean up after us."""
+        if self._process is not None:
+            self._run_folder().record()
+
+    def _run_folder(self) -> RunFolder:
+        """Return the folder of this run, made now if there is none, with its janitor."""
+        if self._folder is None:
+            self._folder = RunFolder.create(self._runs)
+            self._janitor = start_janitor(self._folder.path)
+        return self._folder
 
     def _connected(self) -> Channel:
         """Return the channel to a living host, started now if there is none."""
         if self._channel is not None:
             return self._channel
+        run = str(self._run_folder().path)
         ours, theirs = socket.socketpair()
         with open_log(self.host_log) as log:
             self._process = subprocess.Popen(
@@ -185,9 +261,11 @@ class Supervisor:
                 stderr=log,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
+                env={**os.environ, RUN_VARIABLE: run, SOCKETS_VARIABLE: run},
             )
         theirs.close()
         self._channel = Channel(ours)
+        self._record()
         return self._channel
 
     def _call(
@@ -223,6 +301,8 @@ class Supervisor:
         tokens_seen = -1
         alive_at = time.monotonic()
         while True:
+            if kind == "start":
+                self._record()
             if channel.wait(_POLL_S):
                 message = channel.receive()
                 if message.kind != "progress":

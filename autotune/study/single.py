@@ -13,12 +13,12 @@ from autotune.candidates.diagnosis import gaps_beside_prefill
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.errors import EnvironmentFault
 from autotune.settings import TuneSettings
-from autotune.study.job import check_lengths
 from autotune.study.replays import client_bound, warmup_requests
 from autotune.study.session import (
     Traffic,
     describe_engine,
     device_lease,
+    fit_traffic,
     log_folder,
     open_supervisor,
     read_traffic,
@@ -41,10 +41,11 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
     """Start an engine, replay the window once, stop it; return the result as plain JSON values.
 
     Raises:
+        TraceError: a request is longer than the engine allows.
         EnvironmentFault: the engine did not start, or died.
     """
-    traffic = read_traffic(settings)
-    for sentence in traffic.trace.notes.sentences():
+    given = read_traffic(settings)
+    for sentence in given.trace.notes.sentences():
         follower.say(sentence)
     name = "replay"
     log = log_folder(settings, name) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
@@ -52,7 +53,9 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
         supervisor = stack.enter_context(open_supervisor(settings, name))
         described = describe_engine(settings, supervisor)
         stack.enter_context(device_lease(described.info))
-        check_lengths(traffic.trace, described.info.max_model_len)
+        traffic = fit_traffic(given, settings, described.info.max_model_len)
+        for sentence in traffic.trace.notes.since(given.trace.notes):
+            follower.say(sentence)
         engine_args = {**settings.engine_args, "model": described.info.model}
         plan = ReplayPlan(
             seed=settings.seed,
@@ -61,7 +64,7 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
         )
         try:
             follower.say("starting an engine")
-            info, start_s = supervisor.start(engine_args, log)
+            started = supervisor.start(engine_args, log)
             replayed = supervisor.replay(traffic.trace, plan, follower.progress)
         except TrialFailed as outcome:
             raise EnvironmentFault(str(outcome), hint=f"the engine's log is {log}") from outcome
@@ -73,8 +76,8 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
     late = client_bound(measurement, budget)
     if late is not None:
         follower.say(f"{late.failure_class}: {late.evidence}; do not trust these figures")
-    result = bench_result(settings, traffic, measurement, replayed, info)
-    return plain({**result, "start_s": start_s}, name="replay")
+    result = bench_result(settings, traffic, measurement, replayed, started.info)
+    return plain({**result, "start_s": started.start_s}, name="replay")
 
 
 _BENCH_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}

@@ -3,13 +3,24 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import psutil
 import pytest
 
 from autotune.engine import processes
-from autotune.engine.processes import end_group, is_running
+from autotune.engine.processes import (
+    RUN_VARIABLE,
+    Process,
+    all_processes,
+    end_processes,
+    is_running,
+    processes_of,
+    unlink_unused,
+)
 from tests.autotune.engine.survival import script
 
 # As an engine with the resource tracker of multiprocessing: the tracker is deaf to SIGTERM and
@@ -39,6 +50,25 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(flush=True)
 signal.pause()
 """
+STOPPED = """
+import os, signal
+print(flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+# A child in a session of its own, whose parent has gone.
+RUNAWAY = """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    print(flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    assert processes_of(tmp_path) == frozenset()
 
 
 @pytest.fixture
@@ -47,10 +77,13 @@ def short_graces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_TRACKER_GRACE_S", 0.1)
 
 
-def start_group(source: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start a source as the leader of a group, and wait for its first line."""
+def start(run: Path, source: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a source as part of a run, and wait for its first line."""
     leader = subprocess.Popen(
-        script(source, *arguments), stdout=subprocess.PIPE, text=True, start_new_session=True
+        script(source, *arguments),
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, RUN_VARIABLE: str(run)},
     )
     assert leader.stdout is not None
     with leader.stdout:
@@ -58,31 +91,49 @@ def start_group(source: str, *arguments: object) -> subprocess.Popen[str]:
     return leader
 
 
+def end(run: Path, leader: subprocess.Popen[str]) -> int:
+    end_processes(lambda: processes_of(run))
+    return leader.wait(10)
+
+
 @pytest.mark.parametrize("state", ["willing", "stuck"])
 def test_the_tracker_of_shared_memory_gets_to_unlink_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str
+    monkeypatch: pytest.MonkeyPatch, run: Path, state: str
 ) -> None:
     monkeypatch.setattr(processes, "_TERM_GRACE_S", 0.1 if state == "stuck" else 10.0)
-    segment = tmp_path / "psm_1"
+    segment = run / "psm_1"
     segment.touch()
-    leader = start_group(ENGINE, segment, state)
-    end_group(leader)
+    leader = start(run, ENGINE, segment, state)
+    assert len(processes_of(run)) == 2
+    status = end(run, leader)
     assert not segment.exists()
-    assert leader.returncode == (-signal.SIGKILL if state == "stuck" else -signal.SIGTERM)
+    assert status == (-signal.SIGKILL if state == "stuck" else -signal.SIGTERM)
 
 
 @pytest.mark.usefixtures("short_graces")
-def test_a_group_that_does_not_end_is_killed() -> None:
-    leader = start_group(DEAF)
-    end_group(leader)
-    assert leader.returncode == -signal.SIGKILL
+@pytest.mark.parametrize("source", [DEAF, STOPPED], ids=["deaf", "stopped"])
+def test_what_does_not_end_is_killed(run: Path, source: str) -> None:
+    leader = start(run, source)
+    (process,) = processes_of(run)
+    assert process.deaf == (source is DEAF)
+    assert end(run, leader) == -signal.SIGKILL
 
 
-def test_a_group_that_has_ended_is_reaped() -> None:
-    leader = start_group("")
-    end_group(leader)
-    assert leader.returncode == 0
-    end_group(leader)
+def test_a_runaway_is_found_and_ended(run: Path) -> None:
+    leader = start(run, RUNAWAY)
+    leader.wait(10)
+    (runaway,) = processes_of(run)
+    assert runaway.pid != leader.pid
+    end(run, leader)
+    assert not runaway.runs
+
+
+def test_another_run_is_left_alone(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    ours, theirs = start(run, DEAF), start(other, DEAF)
+    end(run, ours)
+    assert [process.pid for process in processes_of(other)] == [theirs.pid]
+    end(other, theirs)
 
 
 def test_a_zombie_does_not_run() -> None:
@@ -93,3 +144,59 @@ def test_a_zombie_does_not_run() -> None:
     child.wait()
     assert not is_running(child.pid)
     assert is_running(os.getpid())
+
+
+def test_a_pid_that_is_used_again_is_another_process(run: Path) -> None:
+    leader = start(run, DEAF)
+    (process,) = processes_of(run)
+    earlier = Process(process.pid, process.started - 1)
+    assert not earlier.runs
+    earlier.signal(signal.SIGKILL)
+    assert process.runs
+    end(run, leader)
+    assert not process.runs
+    process.signal(signal.SIGKILL)
+
+
+def test_what_is_said_of_a_process_is_what_psutil_says() -> None:
+    ours, theirs = Process.of(os.getpid()), psutil.Process()
+    assert ours is not None
+    assert ours in set(all_processes())
+    assert ours.parent == theirs.ppid()
+    assert ours.name == theirs.name()
+    assert ours.descriptors == theirs.num_fds() + 1  # The one that lists them.
+    assert 0 < ours.memory_bytes <= theirs.memory_info().rss
+
+
+def test_nothing_is_said_of_a_process_that_has_ended() -> None:
+    child = subprocess.Popen(["true"])
+    process = Process.of(child.pid)
+    child.wait()
+    assert process is not None
+    assert (process.parent, process.name, process.deaf) == (None, "", False)
+    assert (process.memory_bytes, process.descriptors) == (0, 0)
+    assert process.segments() == frozenset()
+
+
+def test_shared_memory_is_unlinked_when_nobody_has_it_mapped() -> None:
+    made = shared_memory.SharedMemory(create=True, size=4096)
+    path = Path("/dev/shm") / made.name
+    ours = Process.of(os.getpid())
+    assert ours is not None
+    assert path in ours.segments()
+    assert unlink_unused([path]) == []
+    assert path.exists()
+    # Its tracker is told, so that it does not unlink it once more.
+    made.unlink()
+    path.touch()
+    made.close()
+    assert path not in ours.segments()
+    assert unlink_unused([path, path.with_name("psm_none")]) == [path]
+    assert not path.exists()
+
+
+def test_the_mark_is_the_whole_value(run: Path) -> None:
+    leader = start(run, DEAF)
+    assert processes_of(run.with_name(run.name[:-1])) == frozenset()
+    assert processes_of(Path(sys.prefix)) == frozenset()
+    end(run, leader)

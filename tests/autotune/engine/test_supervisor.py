@@ -48,12 +48,16 @@ def open_supervisor(tmp_path: Path) -> Iterator[Open]:
     def opener(script: Script, watchdogs: Watchdogs = PATIENT) -> Supervisor:
         command = [sys.executable, str(HOST), json.dumps(script)]
         folder = tmp_path / "logs"
-        opened.append(Supervisor(log_folder=folder, watchdogs=watchdogs, command=command))
+        opened.append(
+            Supervisor(log_folder=folder, watchdogs=watchdogs, command=command, runs=tmp_path)
+        )
         return opened[-1]
 
     yield opener
     for supervisor in opened:
         supervisor.kill()
+        supervisor.close()
+    assert list(tmp_path.glob("vllm-autotune-run-*")) == []
     left = set(psutil.Process().children(recursive=True)) - before
     assert not left
 
@@ -102,7 +106,9 @@ def test_a_host_is_started_once_and_answers(open_supervisor: Open, tmp_path: Pat
         assert description.flags == described["flags"]
         assert supervisor.validate({}) == ("no such argument", ("a", "b"))
         assert supervisor.validate({}) == (None, ())
-        assert supervisor.start({}, tmp_path / "trial.log") == (info(), 2.0)
+        started = supervisor.start({}, tmp_path / "trial.log")
+        assert (started.info, started.start_s) == (info(), 2.0)
+        assert started.ground.processes == started.ground.sockets == 0
         result = supervisor.replay(trace(), PLAN, ignore)
         assert (result.warmup_s, result.replay_s, result.errors) == (1.5, 2.5, ("one",))
         np.testing.assert_array_equal(result.samples.scheduled_s, [0.0, 0.25])

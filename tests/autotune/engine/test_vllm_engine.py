@@ -64,9 +64,9 @@ def supervisor(folder: Path) -> Iterator[Supervisor]:
 
 @pytest.fixture(scope="module")
 def engine(supervisor: Supervisor, folder: Path) -> Running:
-    info, start_s = supervisor.start({**ENGINE_ARGS, **LIMITS}, folder / "trial.log")
-    assert start_s > 0
-    return Running(supervisor, info, [])
+    started = supervisor.start({**ENGINE_ARGS, **LIMITS}, folder / "trial.log")
+    assert started.start_s > 0
+    return Running(supervisor, started.info, [])
 
 
 @pytest.fixture(scope="module")

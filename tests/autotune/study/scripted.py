@@ -23,7 +23,8 @@ from autotune.engine.protocol import (
     ReplayResult,
     TrialFailed,
 )
-from autotune.engine.supervisor import Description
+from autotune.engine.ground import Ground
+from autotune.engine.supervisor import Description, Started
 from autotune.settings import TuneSettings
 from autotune.study.job import Job, make_job
 from autotune.traffic.model import Trace, TraceRequest
@@ -54,6 +55,14 @@ FLAGS = {
     for name in (TOKENS, SEQS, "enforce_eager", "long_prefill_token_threshold")
 }
 DESCRIPTION = Description(INFO, FLAGS)
+GROUND = Ground(
+    processes=0,
+    host_memory_bytes=2**29,
+    host_descriptors=20,
+    shared_memory_bytes=0,
+    sockets=0,
+    gpu_memory_bytes={},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +169,7 @@ class ScriptedEngines:
     ) -> None:
         self.kill()
 
-    def start(self, engine_args: Mapping[str, Any], log_path: Path) -> tuple[EngineInfo, float]:
+    def start(self, engine_args: Mapping[str, Any], log_path: Path) -> Started:
         assert not self.alive, "one engine at a time"
         self.started.append(engine_args)
         self.logs.append(log_path)
@@ -169,7 +178,7 @@ class ScriptedEngines:
         if failure is not None:
             raise TrialFailed(failure)
         self.alive = True
-        return INFO, 1.0
+        return Started(INFO, 1.0, GROUND)
 
     def replay(
         self, trace: Trace, plan: ReplayPlan, on_progress: Callable[[Mapping[str, Any]], None]

@@ -1,0 +1,172 @@
+"""Clean ground: before an engine starts, its predecessor has to have given everything back.
+
+What is left of an engine changes the next measurement: memory that is still held makes the KV
+cache smaller or the start fail, a process that still runs takes the GPU's time, and a host that
+leaks is slower at the end of a night than at its beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autotune.engine.processes import Process
+from autotune.engine.run_folder import RunFolder
+from autotune.hardware.gpu_memory import GpuMemory
+
+TOLERANCE = 0.05
+"""Memory is back at its baseline when it is within this share of it."""
+
+FLOOR_BYTES = 64 * 2**20
+"""Below this a difference is the driver's or the allocator's, whatever its share."""
+
+FLOOR_DESCRIPTORS = 16
+
+_POLL_S = 0.2
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a run holds while it has no engine.
+
+    Attributes:
+        processes: how many run beside the host and its resource tracker.
+        host_memory_bytes: of the host's own memory.
+        host_descriptors: files and sockets that the host has open.
+        shared_memory_bytes: of the segments that engines of this run have made.
+        sockets: socket files of the run.
+        gpu_memory_bytes: in use on each GPU of the engines, by whomever.
+        waited_s: until it was found clean.
+        host_replaced: why the host was ended to get there, None if it was not.
+    """
+
+    processes: int
+    host_memory_bytes: int
+    host_descriptors: int
+    shared_memory_bytes: int
+    sockets: int
+    gpu_memory_bytes: Mapping[str, int]
+    waited_s: float = 0.0
+    host_replaced: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class NotClean(Exception):
+    """Something is left; the text says what."""
+
+
+class GroundCheck:
+    """Compares what is held before a start with what was held before.
+
+    The GPUs' baseline is what was in use before the first engine of the run. The host's own is
+    what it held after its first engine, because the first start imports modules that stay.
+    """
+
+    def __init__(self, settle_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settle_s = settle_s
+        self._clock = clock
+        self._gpu_base: Mapping[str, int] | None = None
+        self._host_base: Ground | None = None
+        self._host: Process | None = None
+        self._starts = 0
+
+    def before_start(self, host: Process, folder: RunFolder, gpu: GpuMemory) -> Ground:
+        """Wait until the ground is clean, and return what is held then.
+
+        Raises:
+            NotClean: something is left after ``settle_s`` seconds.
+        """
+        begun = self._clock()
+        while True:
+            folder.remove_stale_sockets()
+            now = survey(host, folder, gpu)
+            left = self._left(host, now)
+            waited_s = self._clock() - begun
+            if left is None:
+                break
+            if waited_s >= self._settle_s:
+                raise NotClean(f"{left} after {waited_s:.0f} s{_named(host, folder, gpu)}")
+            time.sleep(_POLL_S)
+        self._remember(host, now)
+        return Ground(**{**asdict(now), "waited_s": waited_s})
+
+    def _remember(self, host: Process, now: Ground) -> None:
+        self._gpu_base = self._gpu_base or now.gpu_memory_bytes
+        self._starts = self._starts + 1 if host == self._host else 1
+        self._host = host
+        if self._starts == 1:
+            self._host_base = None
+        elif self._starts == 2:
+            self._host_base = now
+
+    def _left(self, host: Process, now: Ground) -> str | None:
+        """Say what is more than it was, None if nothing is."""
+        if now.processes:
+            return f"{now.processes} processes of the last engine still run"
+        if now.shared_memory_bytes or now.sockets:
+            return (
+                f"{_gib(now.shared_memory_bytes)} of shared memory and {now.sockets} sockets of "
+                "the last engine are left"
+            )
+        for uuid, base in (self._gpu_base or {}).items():
+            used = now.gpu_memory_bytes.get(uuid, 0)
+            if used > base + max(TOLERANCE * base, FLOOR_BYTES):
+                return f"{uuid} has {_gib(used)} in use, {_gib(base)} before the first engine,"
+        base_host = self._host_base if host == self._host else None
+        if base_host is not None:
+            return _host_leak(now, base_host)
+        return None
+
+
+def survey(host: Process, folder: RunFolder, gpu: GpuMemory) -> Ground:
+    """Return what is held now."""
+    return Ground(
+        processes=len(_engine_processes(host, folder)),
+        host_memory_bytes=host.memory_bytes,
+        host_descriptors=host.descriptors,
+        shared_memory_bytes=sum(path.stat().st_size for path in folder.shared_memory()),
+        sockets=len(folder.sockets()),
+        gpu_memory_bytes=gpu.used_bytes(),
+    )
+
+
+def _engine_processes(host: Process, folder: RunFolder) -> list[Process]:
+    """Return what runs beside the host and its resource tracker, which lives as long."""
+    return [
+        each
+        for each in folder.running()
+        if each != host and not (each.deaf and each.parent == host.pid)
+    ]
+
+
+def _host_leak(now: Ground, base: Ground) -> str | None:
+    grown = now.host_memory_bytes - base.host_memory_bytes
+    if grown > max(TOLERANCE * base.host_memory_bytes, FLOOR_BYTES):
+        before, after = _gib(base.host_memory_bytes), _gib(now.host_memory_bytes)
+        return f"the host has grown from {before} to {after}"
+    more = now.host_descriptors - base.host_descriptors
+    if more > max(TOLERANCE * base.host_descriptors, FLOOR_DESCRIPTORS):
+        return f"the host has {now.host_descriptors} descriptors, {base.host_descriptors} before"
+    return None
+
+
+def _named(host: Process, folder: RunFolder, gpu: GpuMemory) -> str:
+    """Name who holds something, so that it can be ended."""
+    engines = [f"process {each.pid} ({each.name})" for each in _engine_processes(host, folder)]
+    ours = {each.pid for each in folder.running()}
+    others = [
+        f"process {each.pid}{'' if each.used_bytes is None else ' with ' + _gib(each.used_bytes)}"
+        for each in gpu.holders()
+        if each.pid not in ours
+    ]
+    named = [*engines, *others]
+    return f": {', '.join(named)}" if named else ""
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / _GIB:.2f} GiB"

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from multiprocessing import shared_memory
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.engine import run_folder
+from autotune.engine.janitor import start_janitor
+from autotune.engine.processes import RUN_VARIABLE, Process, processes_of
+from autotune.engine.run_folder import RunFolder, end_left_over
+from autotune.errors import EnvironmentFault
+from tests.autotune.engine.survival import end, script, spawn, survivors
+
+ENGINE = """
+import signal, sys
+from multiprocessing import shared_memory
+segment = shared_memory.SharedMemory(create=True, size=4096)
+print(segment.name, flush=True)
+signal.pause()
+"""
+SLEEPER = "import signal; print(flush=True); signal.pause()"
+CONTROLLER = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from autotune.engine.janitor import start_janitor
+from autotune.engine.run_folder import RunFolder
+from autotune.engine.processes import RUN_VARIABLE
+
+folder = RunFolder.create(Path(sys.argv[1]))
+janitor = start_janitor(folder.path) if sys.argv[2] == "janitor" else None
+child = subprocess.Popen(
+    [sys.executable, "-c", sys.argv[3]], stdout=subprocess.PIPE, start_new_session=True,
+    env={**os.environ, RUN_VARIABLE: str(folder.path)},
+)
+child.stdout.readline()
+folder.record()
+print(child.pid, janitor.pid if janitor else "", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    made = RunFolder.create(tmp_path)
+    yield made
+    made.end_all()
+    made.remove()
+    assert not made.path.exists()
+
+
+def engine_of(folder: RunFolder, source: str = ENGINE) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(
+        script(source),
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, RUN_VARIABLE: str(folder.path)},
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        return process, process.stdout.readline().strip()
+
+
+def test_a_run_is_recorded_and_ended(folder: RunFolder) -> None:
+    engine, name = engine_of(folder)
+    folder.record()
+    segment = Path("/dev/shm") / name
+    found = RunFolder.found(folder.path)
+    assert not found.abandoned
+    assert found.running() == folder.running() == processes_of(folder.path)
+    assert segment in found.shared_memory()
+    remains = folder.end_all()
+    assert engine.wait(10) != 0
+    assert engine.pid in {process.pid for process in remains.processes}
+    assert not segment.exists()
+    assert folder.running() == frozenset()
+    assert folder.shared_memory() == frozenset()
+
+
+def test_the_folder_is_private(folder: RunFolder) -> None:
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_sockets_that_nobody_has_bound_are_removed(folder: RunFolder) -> None:
+    with socket.socket(socket.AF_UNIX) as bound, socket.socket(socket.AF_UNIX) as left:
+        bound.bind(str(folder.path / "bound"))
+        left.bind(str(folder.path / "left"))
+        left.close()
+        folder.remove_stale_sockets()
+        assert folder.sockets() == {folder.path / "bound"}
+    folder.remove_stale_sockets()
+    assert folder.sockets() == frozenset()
+
+
+def test_a_folder_that_somebody_removed_has_nothing(folder: RunFolder) -> None:
+    folder.remove()
+    folder.record()
+    folder.remove_stale_sockets()
+    assert folder.sockets() == frozenset()
+
+
+def test_the_next_run_ends_what_a_killed_controller_has_left(tmp_path: Path) -> None:
+    controller = spawn(CONTROLLER, tmp_path, "alone", SLEEPER)
+    assert controller.stdout is not None
+    child = int(controller.stdout.readline())
+    assert end_left_over(tmp_path) == []
+    end(controller)
+    (path,) = tmp_path.iterdir()
+    assert RunFolder.found(path).abandoned
+    (remains,) = end_left_over(tmp_path)
+    assert [process.pid for process in remains.processes] == [child]
+    assert list(tmp_path.iterdir()) == []
+    assert end_left_over(tmp_path) == []
+
+
+def test_the_janitor_ends_what_a_killed_controller_has_left(tmp_path: Path) -> None:
+    import psutil
+
+    controller = spawn(CONTROLLER, tmp_path, "janitor", SLEEPER)
+    assert controller.stdout is not None
+    started = [psutil.Process(int(pid)) for pid in controller.stdout.readline().split()]
+    assert len(started) == 2
+    end(controller)
+    assert survivors(started, timeout_s=20.0) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_janitor_that_is_dismissed_does_nothing(folder: RunFolder) -> None:
+    folder.remove()
+    janitor = start_janitor(folder.path)
+    janitor.communicate(timeout=20)
+    assert janitor.returncode == 0
+
+
+def write_record(folder: RunFolder, **changes: Any) -> None:
+    path = folder.path / "processes.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_record_of_an_earlier_boot_names_nobody(folder: RunFolder, tmp_path: Path) -> None:
+    ours = {"pid": os.getpid(), "started": 1}
+    write_record(folder, place="another-boot pid:[1]", controller=ours, processes=[ours])
+    assert RunFolder.found(folder.path).abandoned
+    assert end_left_over(tmp_path) == []
+    assert not folder.path.exists()
+
+
+def test_a_run_in_another_container_is_left_alone(folder: RunFolder, tmp_path: Path) -> None:
+    boot = run_folder._place().partition(" ")[0]
+    write_record(folder, place=f"{boot} pid:[1]", controller={"pid": 1, "started": 1})
+    assert not RunFolder.found(folder.path).abandoned
+    assert end_left_over(tmp_path) == []
+    assert folder.path.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "place": 3}'])
+def test_a_record_that_cannot_be_read_names_nobody(folder: RunFolder, text: str) -> None:
+    (folder.path / "processes.json").write_text(text)
+    found = RunFolder.found(folder.path)
+    assert (found.running(), found.shared_memory()) == (frozenset(), frozenset())
+
+
+def test_what_only_looks_like_a_run_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "vllm-autotune-run-file"
+    file.touch()
+    link = tmp_path / "vllm-autotune-run-link"
+    link.symlink_to(tmp_path)
+    assert end_left_over(tmp_path) == []
+    assert file.exists()
+    assert link.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_an_environment_fault(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="cannot make a folder in"):
+        RunFolder.create(tmp_path / "none")
+
+
+def test_a_full_disk_is_no_obstacle(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    engine, _ = engine_of(folder)
+    folder.record()
+    assert engine.pid in {process.pid for process in folder.running()}
+
+
+def test_shared_memory_that_is_still_mapped_is_kept(folder: RunFolder) -> None:
+    segment = shared_memory.SharedMemory(create=True, size=4096)
+    path = Path("/dev/shm") / segment.name
+    ours = Process.of(os.getpid())
+    assert ours is not None
+    write_record(folder, segments=[str(path)])
+    assert RunFolder.found(folder.path).end_all().segments == ()
+    assert path.exists()
+    segment.close()
+    segment.unlink()
