@@ -3,6 +3,7 @@
 StorageError
 ├── StorageUnavailable      cannot be opened, read or written
 ├── NewerSchema             written by a later version
+├── UnusableName            a study cannot have this name
 ├── UnknownStudy            no such study, or none at all
 ├── UnknownTrial            no such trial in the study
 └── FingerprintMismatch     a study name used again for another job
@@ -29,7 +30,16 @@ class StorageError(Exception):
 
 
 class StorageUnavailable(StorageError):
-    """The database cannot be opened, read or written."""
+    """The database cannot be opened, read or written.
+
+    Attributes:
+        url: The database with its password, by which to mask what a driver says of it; None
+            where no driver was asked.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", url: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.url = url
 
 
 class NewerSchema(StorageError):
@@ -40,6 +50,10 @@ class NewerSchema(StorageError):
             f"{url} has schema {revision!r}, which this version does not know.",
             hint="Upgrade vllm-autotune, or choose another database with --storage.",
         )
+
+
+class UnusableName(StorageError):
+    """A study cannot have this name."""
 
 
 class UnknownStudy(StorageError):

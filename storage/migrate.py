@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, insert, inspect, select
 
 from storage import schema
 from storage.errors import NewerSchema
+from storage.masking import mask_url
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -43,6 +44,21 @@ def ensure_schema(engine: Engine, *, migrations: Path = MIGRATIONS) -> None:
             _upgrade(connection, revision, migrations)
 
 
+def require_known(connection: Connection, revision: str, *, migrations: Path = MIGRATIONS) -> None:
+    """Return if this version can read, or upgrade, tables of this revision.
+
+    Raises:
+        NewerSchema: If it does not know the revision.
+    """
+    if revision == schema.HEAD_REVISION:
+        return
+    from alembic.script import ScriptDirectory  # 0.6 s, and hardly ever needed.
+
+    scripts = ScriptDirectory.from_config(alembic_config(connection, migrations))
+    if revision not in {script.revision for script in scripts.walk_revisions()}:
+        raise NewerSchema(mask_url(connection.engine.url.render_as_string()), revision)
+
+
 def is_ours(
     _item: Any, name: str | None, kind: str, _reflected: bool, _compare_to: Any
 ) -> bool:  # The signature is alembic's `include_object`.
@@ -68,10 +84,6 @@ def _create(connection: Connection) -> None:
 
 def _upgrade(connection: Connection, revision: str, migrations: Path) -> None:
     from alembic import command  # 0.6 s, and hardly ever needed.
-    from alembic.script import ScriptDirectory
 
-    config = alembic_config(connection, migrations)
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if revision not in known:
-        raise NewerSchema(connection.engine.url.render_as_string(), revision)
-    command.upgrade(config, "head")
+    require_known(connection, revision, migrations=migrations)
+    command.upgrade(alembic_config(connection, migrations), "head")

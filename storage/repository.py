@@ -12,8 +12,17 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, Row, Select, func, insert, select, update
 
 from storage import codec, rows
-from storage.database import OpenedFile, open_database, translated_errors
-from storage.errors import FingerprintMismatch, StorageError, UnknownStudy, UnknownTrial
+from storage.database import open_database
+from storage.errors import (
+    FingerprintMismatch,
+    StorageError,
+    StorageUnavailable,
+    UnknownStudy,
+    UnknownTrial,
+)
+from storage.faults import translated_errors
+from storage.masking import mask_url
+from storage.names import check_characters, check_name
 from storage.records import (
     FinishedState,
     Json,
@@ -25,7 +34,8 @@ from storage.records import (
     TrialRecord,
     TrialState,
 )
-from storage.schema import MAX_NAME_LENGTH, event, sample, study, trial
+from storage.schema import event, sample, study, trial
+from storage.sqlite import OpenedFile
 
 Clock = Callable[[], datetime]
 INTERRUPTED: Final = Outcome("fail")
@@ -53,9 +63,10 @@ class Repository:
     def __init__(self, engine: Engine, *, clock: Clock = utc_now) -> None:
         self._engine = engine
         self._writer = engine.execution_options(autotune_write=True)
-        self._url = engine.url.render_as_string(hide_password=True)
+        self._url = engine.url.render_as_string(hide_password=False)
         self._file = OpenedFile(engine.url)
         self._clock = clock
+        self._opened: dict[int, StudyRecord] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +94,7 @@ class Repository:
         Raises:
             FingerprintMismatch: If the study exists with another fingerprint.
         """
-        _check_name(name)
+        check_name(name)
         fingerprint_text = codec.encode(fingerprint, name="fingerprint")
         spec_text = codec.encode(spec, name="spec")
         with self._writing() as connection:
@@ -93,7 +104,9 @@ class Repository:
             else:
                 study_id = row.id
                 self._resume_study(connection, row, fingerprint_text, spec_text)
-            return rows.study_record(_study_row(connection, study_id))
+            record = rows.study_record(_study_row(connection, study_id))
+        self._opened[study_id] = record
+        return record
 
     def study(self, name: str | None) -> StudyRecord:
         """Return the study of this name; for None the most recently updated one.
@@ -104,7 +117,7 @@ class Repository:
         """
         query = select(study).order_by(study.c.updated_at.desc(), study.c.id.desc()).limit(1)
         if name is not None:
-            _check_characters(name)
+            check_characters(name)
             query = query.where(study.c.name == name)
         with self._reading() as connection:
             row = connection.execute(query).one_or_none()
@@ -138,18 +151,18 @@ class Repository:
             )
 
     def set_state(self, study_id: int, state: StudyState) -> None:
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             self._touch(connection, study_id, state=state)
 
     def set_verdict(self, study_id: int, verdict: Json | None) -> None:
         text = codec.encode_optional(verdict, name="verdict")
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             self._touch(connection, study_id, verdict=text)
 
     def update_spec(self, study_id: int, spec: Json) -> None:
         """Replace the spec as a whole."""
         text = codec.encode(spec, name="spec")
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             self._touch(connection, study_id, spec=text)
 
     # Trials
@@ -182,7 +195,7 @@ class Repository:
             "told": False,
             "log_path": codec.clean(log_path),
         }
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             connection.execute(insert(trial).values(values))
             self._touch(connection, study_id)
 
@@ -216,7 +229,7 @@ class Repository:
             "diagnosis": codec.encode_optional(diagnosis, name="diagnosis"),
         }
         packed = {name: codec.pack(array, name=name) for name, array in (samples or {}).items()}
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             row = _trial_row(connection, study_id, number)
             if row.state != "running":
                 _require_same(connection, row, values, packed)
@@ -252,7 +265,7 @@ class Repository:
             StorageError: If it still runs.
         """
         values = _judged_values(state, outcome, metrics, intervals, failure)
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             row = _trial_row(connection, study_id, number)
             if row.state == "running":
                 raise StorageError(f"Trial {number} still runs and cannot be judged anew.")
@@ -302,7 +315,7 @@ class Repository:
             UnknownTrial: If there is no trial of this number.
             StorageError: If it has no outcome.
         """
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             row = _trial_row(connection, study_id, number)
             if row.outcome is None:
                 raise StorageError(f"Trial {number} has no outcome that could be told.")
@@ -314,7 +327,7 @@ class Repository:
         Returns:
             Their numbers; each now has a failed outcome to be told.
         """
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             found = connection.execute(
                 select(trial)
                 .where(trial.c.study_id == study_id, trial.c.state == "running")
@@ -334,7 +347,7 @@ class Repository:
     # Events
 
     def add_event(self, study_id: int, kind: str, detail: Json | None = None) -> None:
-        with self._writing() as connection:
+        with self._writing(study_id) as connection:
             self._add_event(connection, study_id, kind, detail or {})
 
     # Below: parts of the above, within their transaction.
@@ -345,11 +358,23 @@ class Repository:
             yield connection
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def _writing(self, study_id: int | None = None) -> Iterator[Connection]:
         # Before connecting, which would make a new file in place of a deleted one.
         self._file.require_in_place()
         with translated_errors(self._url), self._writer.begin() as connection:
+            if study_id in self._opened:
+                self._require_study(connection, self._opened[study_id])
             yield connection
+
+    def _require_study(self, connection: Connection, opened: StudyRecord) -> None:
+        """Notice a file that was copied over ours, whose inode stays the same."""
+        known = (study.c.id == opened.id, study.c.created_at == opened.created_at)
+        if connection.execute(select(study.c.id).where(*known)).one_or_none() is None:
+            raise StorageUnavailable(
+                f"Study {opened.name!r} is no longer in {mask_url(self._url)}: it was deleted, or "
+                "another database was copied over this one.",
+                hint="Restore a copy, and run the same command again to resume.",
+            )
 
     def _now(self) -> str:
         return self._clock().astimezone(UTC).isoformat(timespec="microseconds")
@@ -405,23 +430,6 @@ class Repository:
         with self._reading() as connection:
             found = connection.execute(query.order_by(trial.c.number))
             return tuple(rows.trial_record(row) for row in found)
-
-
-def _check_name(name: str) -> None:
-    if not name or len(name) > MAX_NAME_LENGTH:
-        raise StorageError(
-            f"A study name has 1 to {MAX_NAME_LENGTH} characters, this one {len(name)}.",
-            hint="Give another --study-name.",
-        )
-    _check_characters(name)
-
-
-def _check_characters(name: str) -> None:
-    if codec.clean(name) != name:
-        raise StorageError(
-            "The study name holds a character that no database stores.",
-            hint="Give another study name, in valid Unicode and without NUL.",
-        )
 
 
 def _study_row(connection: Connection, study_id: int) -> Row[Any]:

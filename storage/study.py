@@ -24,15 +24,10 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from storage import codec
-from storage.database import (
-    engine_options,
-    mask_url,
-    missing_driver,
-    parse_url,
-    translated_errors,
-    unavailable,
-)
+from storage.database import engine_options, parse_url
 from storage.errors import StorageError, StorageUnavailable
+from storage.faults import missing_driver, translated_errors, unavailable
+from storage.masking import mask_url
 from storage.records import Json, Outcome, TrialRecord
 from storage.repository import Repository
 

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import OperationalError
 
 from storage.database import (
+    check_database,
     engine_options,
-    mask_url,
     open_database,
     parse_url,
     resolve_url,
     sqlite_path,
-    unavailable,
 )
-from storage.errors import StorageUnavailable
+from storage.errors import NewerSchema, StorageUnavailable
 
 
 @pytest.mark.parametrize(
@@ -33,29 +31,6 @@ def test_the_option_comes_before_the_variables(
     option: str | None, environ: dict[str, str], expected: str
 ) -> None:
     assert resolve_url(option, environ) == expected
-
-
-@pytest.mark.parametrize(
-    ("url", "masked"),
-    [
-        ("postgresql://me:hunter2@db/x", "postgresql://me:***@db/x"),
-        ("postgresql://me:h%40nter2@db/x", "postgresql://me:***@db/x"),
-        ("postgresql://db/x?password=hunter2&port=1", "postgresql://db/x?password=***&port=1"),
-        ("postgresql:/me:hunter2@db", "postgresql:/me:***@db"),
-        ("postgresql+psycopg://me:hunter2@h:abc/d", "postgresql+psycopg://me:***@h:abc/d"),
-        ("postgresql://me:hun:ter/2@h:abc/d", "postgresql://me:***@h:abc/d"),
-        ("postgresql://h:abc/d?password=hunter2&a=1", "postgresql://h:abc/d?password=***&a=1"),
-        ("sqlite:///autotune.db", "sqlite:///autotune.db"),
-    ],
-)
-def test_passwords_are_masked(url: str, masked: str) -> None:
-    assert mask_url(url) == masked
-
-
-def test_the_driver_s_words_are_masked_too() -> None:
-    error = OperationalError("", {}, Exception("no login for me with hunter2"))
-    message = unavailable("postgresql://me:hunter2@db/x", error).message
-    assert message == "Cannot use postgresql://me:***@db/x: no login for me with ***."
 
 
 def test_sqlite_survives_power_cuts_and_waits_for_others(url: str) -> None:
@@ -227,3 +202,62 @@ def test_readers_are_not_held_up_by_a_writer(url: str) -> None:
     ):
         assert reader.execute(text("SELECT count(*) FROM autotune_trial")).scalar_one() == 0
     engine.dispose()
+
+
+# Checks before anything is made
+
+
+def with_tables(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_a_place_for_a_new_database_is_left_empty(url: str, tmp_path: Path) -> None:
+    assert check_database(url) is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_of_ours_is_known(url: str, tmp_path: Path) -> None:
+    open_database(url).dispose()
+    before = (tmp_path / "study.db").read_bytes()
+    assert check_database(url) is True
+    assert (tmp_path / "study.db").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["study.db"]
+
+
+def test_an_empty_file_and_one_of_optuna_can_be_used(url: str, tmp_path: Path) -> None:
+    (tmp_path / "study.db").touch()
+    assert check_database(url) is False
+    names = ("studies", "trials", "version_info", "alembic_version")
+    with_tables(tmp_path / "study.db", *(f"CREATE TABLE {name} (x)" for name in names))
+    assert check_database(url) is False
+
+
+def test_a_file_of_another_program_is_refused(url: str, tmp_path: Path) -> None:
+    with_tables(tmp_path / "study.db", "CREATE TABLE bookmarks (x)")
+    with pytest.raises(StorageUnavailable, match="belongs to another program") as caught:
+        check_database(url)
+    assert caught.value.hint == "Choose another file with --storage."
+
+
+def test_a_later_schema_is_refused(url: str, tmp_path: Path) -> None:
+    open_database(url).dispose()
+    with_tables(tmp_path / "study.db", "UPDATE autotune_alembic_version SET version_num = '9999'")
+    with pytest.raises(NewerSchema, match="schema '9999', which this version does not know"):
+        check_database(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("nonsense", "no database URL"),
+        ("sqlite:////proc/none/study.db", "is no folder"),
+        ("sqlite:////proc", "unable to open"),
+        ("postgresql+nodriver://me:hunter2@db/x", "is not installed"),
+    ],
+)
+def test_what_cannot_be_opened_is_known_beforehand(url: str, reason: str) -> None:
+    with pytest.raises(StorageUnavailable, match=reason) as caught:
+        check_database(url)
+    assert caught.value.hint

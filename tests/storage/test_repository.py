@@ -101,3 +101,22 @@ def test_a_path_that_cannot_be_looked_up(repository: Repository, tmp_path: Path)
     with pytest.raises(StorageUnavailable, match="Too many levels of symbolic links") as caught:
         repository.add_event(1, "drift")
     assert caught.value.hint
+
+
+LATE_WRITERS: dict[str, Callable[[Repository, int], object]] = {
+    "set_state": lambda repository, study_id: repository.set_state(study_id, "finished"),
+    "mark_told": lambda repository, study_id: repository.mark_told(study_id, 0),
+    "add_event": lambda repository, study_id: repository.add_event(study_id, "drift"),
+}
+
+
+@pytest.mark.parametrize("write", LATE_WRITERS.values(), ids=LATE_WRITERS)
+def test_a_database_copied_over_is_noticed_where_the_study_is_gone(
+    write: Callable[[Repository, int], object], repository: Repository, tmp_path: Path
+) -> None:
+    study = repository.open_study("night", fingerprint={}, spec={})
+    with closing(sqlite3.connect(tmp_path / "study.db")) as connection, connection:
+        connection.execute("UPDATE autotune_study SET created_at = 'another day'")
+    with pytest.raises(StorageUnavailable, match="Study 'night' is no longer in") as caught:
+        write(repository, study.id)
+    assert caught.value.hint.startswith("Restore a copy")

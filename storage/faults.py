@@ -1,0 +1,56 @@
+"""Errors of SQLAlchemy and its drivers as errors of ours: a reason, a hint, no password."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from storage.errors import StorageError, StorageUnavailable
+from storage.masking import hide_secrets, mask_url
+
+_HINTS: Final = (
+    ("locked", "Another program holds the database; stop it or wait, then run this again."),
+    ("full", "Free some disk space; nothing that was stored before is lost."),
+    ("not a database", "Choose another file with --storage."),
+    ("malformed", "Restore it from a copy, or choose another file with --storage."),
+    ("readonly", "Make the file and its folder writable, or choose another with --storage."),
+    ("too long", "Choose a file with a shorter name with --storage."),
+    ("unable to open", "Make the folder writable, or choose another file with --storage."),
+)
+
+
+@contextmanager
+def translated_errors(url: str) -> Iterator[None]:
+    """Turn errors of SQLAlchemy and its drivers into ours, without passwords."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise StorageError(
+            f"The database refused a record: {hide_secrets(str(error.orig), url)}.",
+            hint="Another program may be writing the same study.",
+        ) from error
+    except SQLAlchemyError as error:
+        raise unavailable(url, error) from error
+
+
+def unavailable(url: str, error: Exception) -> StorageUnavailable:
+    """Return the error that says why the database cannot be used, and what to do."""
+    spoken = getattr(error, "orig", None) or getattr(error, "strerror", None) or error
+    reason = hide_secrets(str(spoken).strip().rstrip("."), url)
+    hint = next((hint for word, hint in _HINTS if word in reason), "")
+    return StorageUnavailable(
+        f"Cannot use {mask_url(url)}: {reason}.",
+        hint=hint or "Check that the database can be reached, or choose another with --storage.",
+        url=url,
+    )
+
+
+def missing_driver(url: str) -> StorageUnavailable:
+    """Return the error for a database whose Python driver is not installed."""
+    return StorageUnavailable(
+        f"The driver for {mask_url(url)} is not installed.",
+        hint="Run `pip install 'psycopg[binary]'` and write postgresql+psycopg://….",
+    )
