@@ -1,0 +1,82 @@
+"""Finding and reading the ``config.json`` of a model, without vLLM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import EnvironmentFault, UsageError
+
+CONFIG_NAME = "config.json"
+MAX_BYTES = 16 * 2**20
+
+_NAME_A_FOLDER = "name a folder with a config.json, demo:tiny-llama, or a model of the hub"
+
+
+def load_config(model: str) -> dict[str, Any]:
+    """Return the config of a model folder, else of a model of the Hugging Face hub.
+
+    The hub's local cache is asked first where the hub cannot be reached, or may not be
+    (``HF_HUB_OFFLINE``).
+
+    Raises:
+        UsageError: the name cannot be that of a model.
+        EnvironmentFault: there is no such config, or it cannot be read.
+    """
+    if not model.strip():
+        raise UsageError("the model has no name", hint=_NAME_A_FOLDER)
+    folder = Path(model)
+    if folder.is_dir():
+        path = folder / CONFIG_NAME
+        if not path.is_file():
+            raise EnvironmentFault(
+                f"{folder} has no {CONFIG_NAME}", hint="is it the folder of a model?"
+            )
+        return _read(path)
+    if folder.is_file():
+        raise EnvironmentFault(f"{folder} is a file", hint="name the folder that it lies in")
+    return _read(_from_hub(model))
+
+
+def _from_hub(model: str) -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"there is no folder {model}, and no huggingface_hub here to look {model} up with",
+            hint=_NAME_A_FOLDER,
+        ) from error
+    try:
+        return Path(hf_hub_download(model, CONFIG_NAME))
+    except ValueError as error:
+        raise EnvironmentFault(
+            f"there is no folder {model}, and the hub has no such names", hint=_NAME_A_FOLDER
+        ) from error
+    except (OSError, EntryNotFoundError) as error:
+        raise EnvironmentFault(
+            f"there is no folder {model}, and no {CONFIG_NAME} of {model} in the hub's cache or "
+            "to be had from the hub",
+            hint="check the name, HF_HUB_OFFLINE, and HF_TOKEN for a gated model",
+        ) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise EnvironmentFault(
+                f"{path} is larger than any config", hint="is it a config.json of a model?"
+            )
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot read {path}: {error.strerror}", hint="check its permissions"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise EnvironmentFault(
+            f"{path} is no valid JSON", hint="it may be cut short: fetch the model again"
+        ) from error
+    if not isinstance(config, dict):
+        raise EnvironmentFault(f"{path} is no JSON object", hint="is it a config.json of a model?")
+    return config
