@@ -48,7 +48,8 @@ class Watcher(Protocol):
 
     def begun(self, row: TrialRecord, position: int, total: int) -> None: ...
 
-    def progress(self, body: Mapping[str, Any]) -> None: ...
+    def progress(self, body: Mapping[str, Any]) -> None:
+        """Take note of how many requests are ``done`` of ``total`` in which ``stage``."""
 
     def finished(self, row: TrialRecord) -> None: ...
 
@@ -163,6 +164,8 @@ class Controller:
             warmup_requests=warmup_requests(job.trace, job.settings.warmup_s),
         )
         replayed = self._engines.replay(job.trace, plan, self._watcher.progress)
+        count = len(job.trace.requests)
+        self._watcher.progress({"stage": "stop", "done": count, "total": count})
         stop_s = self._stop()
         measurement = self._yardstick.measure(replayed.samples)
         iterations = replayed.iterations

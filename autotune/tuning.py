@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from autotune.study.session import (
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
 from storage.errors import StorageError, UnknownStudy
-from storage.records import Json, StudyRecord
+from storage.records import Json, StudyRecord, TrialRecord
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stale
 
@@ -39,6 +39,8 @@ class TalkingWatcher(Watcher, Protocol):
     """A watcher that is also told in words what happens between trials."""
 
     def say(self, text: str) -> None: ...
+
+    def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None: ...
 
 
 def run_study(
@@ -78,6 +80,7 @@ def run_study(
             watcher.say("classes of prompt length: " + " ".join(c.text for c in job.classes))
         record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
         _judge_again(job, repository, record, before, watcher)
+        watcher.opened(record, repository.trials(record.id))
         with (
             _marked_when_cut_short(repository, record.id, supervisor),
             _optuna_study(url, job, repository, record) as optuna_study,

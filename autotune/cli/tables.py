@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 120
 """Columns where the output is no terminal and COLUMNS does not say otherwise."""
 
+_SECONDS_UP_TO = 100
+_MINUTES_UP_TO = 100
+
 
 def console(stream: TextIO | None = None) -> Console:
     """Return a console for ``stream`` (stdout by default); colour only on a terminal."""
@@ -32,6 +35,16 @@ def figure(value: float | None, digits: int = 1) -> str:
     if math.isinf(value):
         return "inf"
     return f"{value:.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: ``50 s``, ``12 min``, ``3 h 20 min``."""
+    if seconds < _SECONDS_UP_TO:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < _MINUTES_UP_TO:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def limits(candidate: Mapping[str, Any]) -> str:

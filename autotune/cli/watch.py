@@ -1,46 +1,105 @@
-"""A study followed on a screen: a bar on a terminal, a line a phase elsewhere."""
+"""A study followed on a screen: a live display on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self, TextIO, cast
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from autotune.cli.files import TolerantStream
-from autotune.cli.tables import console, figure, limits
-from storage.records import TrialRecord
+from autotune.cli.tables import console, duration, limits
+from autotune.cli.trial_table import TrialTable
+from autotune.study.eta import pace
+from autotune.study.view import absolute_budget
+from storage.records import StudyRecord, TrialRecord
+
+HEARTBEAT_S = 60.0
+"""How often a trial that runs gives a sign of life where there is no terminal."""
+
+_PARTS = {
+    "start": "engine starts",
+    "warmup": "warm-up",
+    "replay": "replay",
+    "stop": "engine stops",
+}
+_BAR_WIDTH = 30
+_ROOM_FOR_A_BAR = 70
+
+
+@dataclass(slots=True)
+class _Study:
+    """The study on the screen, its trials so far, and whether its table was begun."""
+
+    record: StudyRecord
+    trials: list[TrialRecord]
+    table: TrialTable
+    begun: bool = False
+
+    def left(self, trials: int, part: str, elapsed_s: float) -> str:
+        """Return in words how long so many trials still take."""
+        expected = pace(
+            self.trials,
+            window_s=float(self.record.spec["duration_s"]),
+            warmup_s=float(self.record.fingerprint["warmup_s"]),
+        )
+        left_s = expected.left_s(trials, part=part, elapsed_s=elapsed_s)
+        return f"{'about' if expected.measured else 'at least'} {duration(left_s)} left"
+
+    def row(self, trial: TrialRecord) -> list[str]:
+        return self.table.row(trial, absolute_budget(self.record, self.trials))
+
+
+@dataclass(slots=True)
+class _Running:
+    """What runs now; ``left`` says how long the rest takes, '' where nobody knows."""
+
+    label: str
+    since_s: float
+    left: Callable[[str, float], str] = field(default=lambda _part, _elapsed_s: "")
+    part: str = "start"
+    done: int = 0
+    total: int | None = None
+
+    @property
+    def count(self) -> str:
+        return "" if self.total is None else f"{self.done} of {self.total} requests"
 
 
 class ScreenWatcher:
-    """Reports each trial on stderr; a context manager, so that a bar is always taken down."""
+    """Reports a study on stderr; a context manager, so that what moves is always taken down.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._console = console(cast("TextIO", TolerantStream(sys.stderr)))
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("requests"),
-            TimeElapsedColumn(),
+        self._study: _Study | None = None
+        self._running: _Running | None = None
+        self._live = Live(
             console=self._console,
+            get_renderable=self._display,
             transient=True,
-            disable=not self._console.is_terminal,
+            refresh_per_second=4,
         )
-        self._task: TaskID | None = None
-        self._label = ""
+        self._pulse = Heartbeat(HEARTBEAT_S, self.beat)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        if self._console.is_interactive:
+            self._live.start()
+        else:
+            self._pulse.start()
         return self
 
     def __exit__(
@@ -49,43 +108,110 @@ class ScreenWatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        self._live.stop()
+        self._pulse.stop()
 
     def say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 
+    def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None:
+        """Take note of the study whose trials will follow, and of those that it has already."""
+        table = TrialTable(study, width=self._console.width)
+        # Nothing runs yet: what still says so was cut short by a kill.
+        ended = [
+            replace(row, state="interrupted") if row.state == "running" else row for row in trials
+        ]
+        self._study = _Study(study, ended, table)
+
     def begun(self, row: TrialRecord, position: int, total: int) -> None:
-        self._label = (
-            f"trial {row.number} ({position} of {total}) {row.phase} {limits(row.candidate)}"
+        study = self._opened()
+        if not study.begun:
+            study.begun = True
+            self._print(study.table.heading())
+            for earlier in study.trials:
+                self._print(study.row(earlier))
+        label = f"trial {row.number} ({position} of {total}) {row.phase} {limits(row.candidate)}"
+        to_come = total - position + 1
+        self._running = _Running(
+            label,
+            self._clock(),
+            left=lambda part, elapsed_s: study.left(to_come, part, elapsed_s),
         )
-        if self._bar.disable:
-            self.say(f"{self._label}: starting an engine")
-        self._clear()
-        self._task = self._bar.add_task(f"{self._label} · engine starts", total=None)
+        if not self._live.is_started:
+            self.say(f"{label}: starting an engine; {study.left(to_come, 'start', 0.0)}")
 
     def progress(self, body: Mapping[str, Any]) -> None:
-        if self._task is not None:
-            self._bar.update(
-                self._task,
-                description=f"{self._label} · {body['stage']}",
-                total=body["total"],
-                completed=body["done"],
-            )
+        running = self._running
+        if running is None:
+            # A replay on its own, which nobody announced.
+            running = self._running = _Running("", self._clock())
+        if running.part != body["stage"]:
+            running.part, running.since_s = body["stage"], self._clock()
+        running.done, running.total = body["done"], body["total"]
 
     def finished(self, row: TrialRecord) -> None:
-        self._clear()
-        if row.state != "complete" or row.metrics is None:
-            self.say(f"{self._label}: {row.state}, {row.failure_class}: {row.failure_evidence}")
-            return
-        shown = ", ".join(
-            f"{name} {figure(row.metrics.get(name))} ms"
-            for name in ("ttft_p95", "tpot_p95", "itl_p99")
-        )
-        seconds = sum(value or 0.0 for value in (row.timings or {}).values())
-        code = (row.diagnosis or {}).get("code", "")
-        self.say(f"{self._label}: {shown}; {code}; {seconds:.0f} s")
+        self._running = None
+        study = self._opened()
+        study.trials.append(row)
+        self._print(study.row(row))
 
-    def _clear(self) -> None:
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-            self._task = None
+    def beat(self) -> None:
+        """Say in a line what runs, if anything does."""
+        running = self._running
+        if running is not None:
+            self.say(": ".join(filter(None, [running.label, self._now(running)])))
+
+    def _opened(self) -> _Study:
+        if self._study is None:
+            raise RuntimeError("a study is opened before its trials")
+        return self._study
+
+    def _print(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.say(line)
+
+    def _now(self, running: _Running) -> str:
+        elapsed_s = self._clock() - running.since_s
+        part = f"{_PARTS[running.part]} for {duration(elapsed_s)}"
+        return "; ".join(
+            filter(None, [part, running.count, running.left(running.part, elapsed_s)])
+        )
+
+    def _display(self) -> Group:
+        """Return what a terminal shows below the table while something runs."""
+        running = self._running
+        if running is None:
+            return Group()
+        elapsed_s = self._clock() - running.since_s
+        whole = " · ".join(filter(None, [running.label, running.left(running.part, elapsed_s)]))
+        bar = Table.grid(padding=(0, 1))
+        cells: list[Text | ProgressBar] = [Text(f"· {_PARTS[running.part]}")]
+        if self._console.width >= _ROOM_FOR_A_BAR:
+            total = running.total
+            cells.append(ProgressBar(total, running.done, width=_BAR_WIDTH, pulse=not total))
+        cells += [Text(running.count), Text(duration(elapsed_s))]
+        bar.add_row(*cells)
+        return Group(*([Text(whole)] if whole else []), bar)
+
+
+class Heartbeat:
+    """Calls ``beat`` every ``interval_s`` seconds, on a thread of its own, until it is stopped."""
+
+    def __init__(self, interval_s: float, beat: Callable[[], None]) -> None:
+        self._interval_s = interval_s
+        self._beat = beat
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it; safe where it was never started."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            self._beat()

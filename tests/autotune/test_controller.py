@@ -88,7 +88,7 @@ def test_what_a_trial_stores(tmp_path: Path) -> None:
         samples = running.repository.samples(running.study_id, 0)
         assert running.watcher.begun_trials == [(0, "baseline", 1, 1)]
         assert running.watcher.finished_trials == [(0, "complete")]
-        assert [body["stage"] for body in running.watcher.reports] == ["replay"]
+        assert [body["stage"] for body in running.watcher.reports] == ["replay", "stop"]
     assert row.fidelity == "restart"
     assert row.timings == {"start_s": 1.0, "warmup_s": 0.5, "replay_s": 4.0, "stop_s": 0.1}
     assert row.engine is not None

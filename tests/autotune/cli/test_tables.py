@@ -6,7 +6,7 @@ import math
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.cli.tables import console, figure, limits, plain_line
+from autotune.cli.tables import console, duration, figure, limits, plain_line
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,21 @@ from autotune.cli.tables import console, figure, limits, plain_line
 )
 def test_figures(value: float | None, digits: int, text: str) -> None:
     assert figure(value, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (99.4, "99 s"),
+        (100.0, "2 min"),
+        (48 * 60.0, "48 min"),
+        (5990.0, "1 h 40 min"),
+        (4.5 * 3600, "4 h 30 min"),
+    ],
+)
+def test_times_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_candidates_in_few_characters() -> None:

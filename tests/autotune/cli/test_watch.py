@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import io
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 
-from autotune.cli.watch import ScreenWatcher
+from autotune.cli.watch import Heartbeat, ScreenWatcher
 from storage.records import TrialRecord
-from tests.autotune.study.records import limits, record
+from tests.autotune.study.records import limits, record, study_record
 
-METRICS = {"ttft_p95": 120.04, "tpot_p95": 9.5, "itl_p99": None}
+METRICS = {"ttft_p95": 120.04, "tpot_p95": 9.5, "itl_p99": None, "tokens_per_busy_s": 900.0}
+TIMINGS = {"start_s": 20.0, "warmup_s": 10.0, "replay_s": 60.0, "stop_s": None}
+REPLAY = {"stage": "replay", "done": 3, "total": 9}
 
 
 class Terminal(io.StringIO):
@@ -16,38 +21,77 @@ class Terminal(io.StringIO):
         return True
 
 
-def use_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+@dataclass(slots=True)
+class Clock:
+    """Stands still until it is moved."""
+
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int = 120) -> Terminal:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", str(columns))
     return stream
 
 
-def measured() -> TrialRecord:
+def measured(number: int = 0, timings: Mapping[str, float | None] = TIMINGS) -> TrialRecord:
     return record(
-        0,
+        number,
         limits(512),
+        phase="baseline",
         metrics=METRICS,
-        timings={"start_s": 11.2, "stop_s": None},
+        timings=timings,
         diagnosis={"code": "balanced", "reason": "", "next_knob": ""},
     )
 
 
-def test_a_pipe_gets_a_line_at_each_end_of_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
-    with ScreenWatcher() as watcher:
-        watcher.say("[asking] vLLM")
-        watcher.begun(record(0, limits(512), phase="baseline"), 1, 8)
-        watcher.progress({"stage": "replay", "done": 3, "total": 9})
-        watcher.finished(measured())
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     out, err = capsys.readouterr()
     assert out == ""
-    label = "trial 0 (1 of 8) baseline 512/64"
-    assert err.splitlines() == [
-        "[asking] vLLM",
-        f"{label}: starting an engine",
-        f"{label}: ttft_p95 120.0 ms, tpot_p95 9.5 ms, itl_p99 - ms; balanced; 11 s",
-    ]
+    return err.splitlines()
+
+
+def test_a_pipe_gets_a_line_at_each_end_of_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScreenWatcher(clock=Clock()) as watcher:
+        watcher.say("[asking] vLLM")
+        watcher.opened(study_record(), [])
+        watcher.begun(record(0, limits(512), phase="baseline"), 1, 8)
+        watcher.progress(REPLAY)
+        watcher.finished(measured())
+        watcher.begun(record(1, limits(256)), 2, 8)
+    said, *table, first, row, second = lines_of(capsys)
+    assert said == "[asking] vLLM"
+    assert table[0].split()[:3] == ["trial", "phase", "tokens/seqs"]
+    assert table[1].split() == ["ms", "ms", "ms", "tok/s"]
+    assert first == ("trial 0 (1 of 8) baseline 512/64: starting an engine; at least 8 min left")
+    assert row == (
+        "    0   baseline       512/64     120.0       9.5         -      900  met     balanced"
+    )
+    assert second == "trial 1 (2 of 8) search 256/64: starting an engine; about 10 min left"
+
+
+def test_a_resumed_study_shows_its_earlier_trials_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ScreenWatcher() as watcher:
+        killed = replace(record(2), state="running")
+        watcher.opened(study_record(), [measured(0), measured(1), killed])
+        watcher.begun(record(3), 3, 3)
+    shown = lines_of(capsys)[3:]
+    assert [line.split()[0] for line in shown] == ["0", "1", "2", "trial"]
+    assert shown[2].endswith("interrupted")
+    assert shown[-1].endswith("about 90 s left")
+
+
+def test_a_finished_study_needs_no_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScreenWatcher() as watcher:
+        watcher.opened(study_record(), [measured(0), measured(1)])
+    assert lines_of(capsys) == []
 
 
 def test_a_trial_without_a_result_says_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,37 +99,115 @@ def test_a_trial_without_a_result_says_why(capsys: pytest.CaptureFixture[str]) -
         1, limits(512), state="failed", failure_class="hang", failure_evidence="no sign of life"
     )
     with ScreenWatcher() as watcher:
+        watcher.opened(study_record(), [])
         watcher.begun(failed, 2, 8)
         watcher.finished(failed)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "trial 1 (2 of 8) search 512/64: failed, hang: no sign of life"
+    row, evidence = lines_of(capsys)[-2:]
+    assert row.endswith("failed: hang")
+    assert evidence.strip() == "no sign of life"
 
 
-def test_a_terminal_gets_a_bar_that_counts_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_says_what_runs_and_how_long_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    with ScreenWatcher(clock=clock) as watcher:
+        watcher.beat()
+        watcher.opened(study_record(), [measured()])
+        watcher.begun(record(1, limits(256)), 2, 8)
+        clock.now_s += 15
+        watcher.beat()
+        watcher.progress({**REPLAY, "stage": "warmup"})
+        watcher.progress(REPLAY)
+        clock.now_s += 20
+        watcher.progress({**REPLAY, "done": 4})
+        watcher.beat()
+        watcher.finished(record(1, state="failed"))
+        watcher.beat()
+    beats = [line for line in lines_of(capsys) if " for " in line]
+    label = "trial 1 (2 of 8) search 256/64"
+    assert beats == [
+        f"{label}: engine starts for 15 s; about 10 min left",
+        f"{label}: replay for 20 s; 4 of 9 requests; about 10 min left",
+    ]
+
+
+def test_a_terminal_gets_the_trial_and_the_whole_study(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
     with ScreenWatcher() as watcher:
+        watcher.opened(study_record(), [])
         watcher.begun(record(0, limits(512)), 1, 8)
-        watcher.progress({"stage": "replay", "done": 3, "total": 9})
+        watcher._live.refresh()
+        watcher.progress(REPLAY)
+        watcher._live.refresh()
         watcher.finished(measured())
     shown = terminal.getvalue()
-    assert "trial 0 (1 of 8) search 512/64 · engine starts" in shown
-    assert "0/?" in shown
+    assert "trial 0 (1 of 8) search 512/64 · at least 8 min left" in shown
+    assert "· engine starts" in shown
+    assert "· replay" in shown
+    assert "3 of 9 requests" in shown
+    assert "━" in shown
     assert "starting an engine" not in shown
-    assert "ttft_p95 120.0 ms" in shown
+    assert "120.0" in shown
 
 
-def test_progress_between_trials_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_terminal_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch, columns=40)
+    with ScreenWatcher() as watcher:
+        watcher.opened(study_record(), [])
+        watcher.begun(record(0, limits(512)), 1, 8)
+        watcher.progress(REPLAY)
+        watcher._live.refresh()
+    shown = terminal.getvalue()
+    assert "3 of 9 requests" in shown
+    assert "━" not in shown
+
+
+def test_a_replay_without_a_study_is_followed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
     with ScreenWatcher() as watcher:
-        watcher.progress({"stage": "replay", "done": 3, "total": 9})
-    assert "replay" not in terminal.getvalue()
+        watcher.progress(REPLAY)
+        watcher._live.refresh()
+    assert "3 of 9 requests" in terminal.getvalue()
+    assert "left" not in terminal.getvalue()
+
+
+def test_trials_come_after_their_study() -> None:
+    with ScreenWatcher() as watcher, pytest.raises(RuntimeError, match="opened before"):
+        watcher.begun(record(0), 1, 8)
 
 
 def test_a_terminal_that_is_closed_ends_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = use_terminal(monkeypatch)
     with ScreenWatcher() as watcher:
+        watcher.opened(study_record(), [])
         watcher.begun(record(0, limits(512), phase="baseline"), 1, 8)
         stream.close()
-        watcher.progress({"stage": "replay", "done": 3, "total": 9})
+        watcher.progress(REPLAY)
         watcher.finished(measured())
         watcher.say("on it goes")
+
+
+def test_a_heart_beats_until_it_is_stopped() -> None:
+    beats: list[str] = []
+    enough = threading.Event()
+
+    def beat() -> None:
+        beats.append(threading.current_thread().name)
+        if len(beats) == 2:
+            enough.set()
+
+    heart = Heartbeat(0.001, beat)
+    heart.start()
+    assert enough.wait(30)
+    heart.stop()
+    counted = len(beats)
+    assert set(beats) == {"heartbeat"}
+    heart.stop()
+    assert len(beats) == counted
+
+
+def test_a_heart_that_never_beat_can_be_stopped() -> None:
+    heart = Heartbeat(60.0, lambda: None)
+    heart.stop()
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
