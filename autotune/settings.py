@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -15,6 +15,8 @@ from autotune.errors import UsageError
 from objectives.errors import nearest
 
 Scalar = int | float | str | bool
+TooLong = Literal["error", "skip", "truncate"]
+"""What becomes of requests longer than ``max_model_len``."""
 
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
@@ -44,6 +46,7 @@ class TuneSettings(BaseModel):
         window: part of the trace, ``600:900`` or ``busiest:10m``; None for all of it.
         budget: latency limits in ms, ``ttft_p95:800 tpot_p95:40``; '' for none.
         classes: classes of prompt length, ``short:0-2000 long:2000-``; None to find them.
+        too_long: what becomes of requests longer than the engine's ``max_model_len``.
         engine_args: vLLM engine arguments that hold for every candidate and for the export.
         knobs: further engine arguments to search, each with its values.
         tile: quanta of the two limits, tokens and sequences.
@@ -65,6 +68,7 @@ class TuneSettings(BaseModel):
     window: str | None = None
     budget: str = ""
     classes: str | None = None
+    too_long: TooLong = "error"
     engine_args: dict[str, Any] = Field(default_factory=dict)
     knobs: dict[str, list[Scalar]] = Field(default_factory=dict)
     tile: str = "128,8"

@@ -36,6 +36,20 @@ Classes = Annotated[
     str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
 ]
 
+
+class TooLongPolicy(StrEnum):
+    """``autotune.settings.TooLong``, named here so that help stays light."""
+
+    ERROR = "error"
+    SKIP = "skip"
+    TRUNCATE = "truncate"
+
+
+TooLong = Annotated[
+    TooLongPolicy | None,
+    typer.Option(help="Requests longer than max_model_len.", show_default="error"),
+]
+
 # When a study gives up, and when it does not even begin.
 StartTimeout = Annotated[
     float | None, typer.Option(help="Longest time for an engine start.", show_default="1800")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.options import Classes, Format, OutputFormat, Window
+from autotune.cli.options import Classes, Format, OutputFormat, TooLong, Window
 
 
 def replay(
@@ -17,6 +17,7 @@ def replay(
     window: Window = None,
     budget: Annotated[str, typer.Option(help="Limits that goodput counts by.")] = "",
     classes: Classes = None,
+    too_long: TooLong = None,
     engine_arg: Annotated[
         list[str] | None, typer.Option(help="vLLM engine argument, key=value. Repeatable.")
     ] = None,
@@ -51,6 +52,7 @@ def replay(
             "window": window,
             "budget": budget,
             "classes": classes,
+            "too_long": too_long,
             "engine_args": parse_engine_args(engine_arg or []),
             "warmup_s": warmup_s,
             "seed": seed,

@@ -31,6 +31,7 @@ class TraceFormat(StrEnum):
 
     AUTO = "auto"
     NATIVE = "native"
+    MOONCAKE = "mooncake"
     AZURE = "azure"
 
 
@@ -99,7 +100,10 @@ def window(
     trace = _load(source)
     start_s, end_s = wanted.bounds(trace)
     _note(f"The window is {start_s:g} s to {end_s:g} s.")
-    _save(wanted.apply(trace), destination)
+    cut = wanted.apply(trace)
+    for sentence in cut.notes.since(trace.notes):
+        _note(sentence)
+    _save(cut, destination)
 
 
 _LENGTHS_HELP = "such as median=200,sigma=0.6,min=60,max=600, each part optional."

@@ -16,6 +16,7 @@ from autotune.cli.options import (
     SilenceTimeout,
     StartTimeout,
     Storage,
+    TooLong,
     Window,
 )
 
@@ -43,6 +44,7 @@ def tune(
         typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),
     ] = None,
     classes: Classes = None,
+    too_long: TooLong = None,
     engine_arg: Annotated[
         list[str] | None,
         typer.Option(help="vLLM engine argument for every candidate, key=value. Repeatable."),
@@ -97,6 +99,7 @@ def tune(
             "window": window,
             "budget": budget,
             "classes": classes,
+            "too_long": too_long,
             "engine_args": parse_engine_args(engine_arg) if engine_arg else None,
             "knobs": parse_knobs(knob) if knob else None,
             "tile": tile,
@@ -187,12 +190,19 @@ def _plan(settings: TuneSettings, output_format: OutputFormat) -> None:
     from autotune.cli.words import plan_lines
     from autotune.study.job import make_job
     from autotune.study.outlook import outlook
-    from autotune.study.session import describe_engine, open_supervisor, read_traffic, study_name
+    from autotune.study.session import (
+        describe_engine,
+        fit_traffic,
+        open_supervisor,
+        read_traffic,
+        study_name,
+    )
 
     traffic = read_traffic(settings)
     typer.echo("asking vLLM for its defaults", err=True)
     with open_supervisor(settings, study_name(settings)) as supervisor:
         described = describe_engine(settings, supervisor)
+    traffic = fit_traffic(traffic, settings, described.info.max_model_len)
     job = make_job(settings, traffic.trace, traffic.budget, traffic.classes, described)
     plan = outlook(job)
     if output_format is OutputFormat.JSON:

@@ -20,7 +20,7 @@ from autotune.candidates.lattice import (
 )
 from autotune.engine.protocol import EngineInfo
 from autotune.engine.supervisor import Description
-from autotune.errors import TraceError, UsageError
+from autotune.errors import UsageError
 from autotune.settings import TuneSettings
 from autotune.traffic.model import Trace
 from objectives.classes import LengthClass
@@ -61,8 +61,11 @@ class Job:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what may not change when a study is resumed."""
+        notes = self.trace.notes
         return {
             "trace": self.trace.sha256,
+            # Named where it made the traffic what it is, so that a refusal can say why.
+            **({"too_long": self.settings.too_long} if notes.skipped or notes.truncated else {}),
             "model": self.settings.model,
             "engine_args": {k: v for k, v in self.pinned.items() if k != "model"},
             "baseline": dict(self.baseline),
@@ -103,7 +106,7 @@ def make_job(
 
     Args:
         settings: as the user gave them.
-        trace: the window that every trial replays.
+        trace: the window that every trial replays; its requests fit the engine.
         budget: limits, relative ones unresolved.
         classes: of prompt length.
         described: by the installed vLLM.
@@ -111,11 +114,9 @@ def make_job(
             another budget leaves them as they are; None estimates it.
 
     Raises:
-        TraceError: a request is longer than the engine allows.
         UsageError: the tile leaves no candidate.
     """
     info = described.info
-    check_lengths(trace, info.max_model_len)
     names = dict.fromkeys((TOKENS, SEQS, *settings.knobs))
     baseline = {name: _own_value(name, described) for name in names}
     pinned = {k: v for k, v in settings.engine_args.items() if k not in baseline}
@@ -142,22 +143,6 @@ def make_job(
         lattice=lattice,
         peak_concurrency=peak,
     )
-
-
-def check_lengths(trace: Trace, max_model_len: int) -> None:
-    """Refuse a trace that the engine would refuse requests of.
-
-    Raises:
-        TraceError: a prompt and its output exceed ``max_model_len`` together.
-    """
-    too_long = int(np.sum(trace.input_lengths + trace.output_lengths > max_model_len))
-    if too_long:
-        raise TraceError(
-            f"{too_long} of {len(trace.requests)} requests are longer than the engine's "
-            f"max_model_len of {max_model_len}; the longest has {trace.longest_request} tokens",
-            hint=f"add --engine-arg max_model_len={trace.longest_request}, "
-            "or choose another --window",
-        )
 
 
 def peak_concurrency(trace: Trace, budget: Budget) -> int:

@@ -32,6 +32,8 @@ def outlook(job: Job) -> dict[str, Any]:
         "starts": [start.candidate for start in starts],
         "ladders": {name: list(values) for name, values in job.lattice.ladders.items()},
         "off_tile": {name: list(values) for name, values in job.lattice.off_tile.items()},
+        "too_long": job.settings.too_long,
+        "too_long_requests": job.trace.notes.skipped + job.trace.notes.truncated,
         "notes": job.trace.notes.sentences(),
         "cells": len(job.lattice.cells()),
         "trials": job.settings.trials,

@@ -16,6 +16,7 @@ from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
 from autotune.lease import device_lock, lease
 from autotune.settings import TuneSettings
+from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
@@ -49,6 +50,25 @@ def read_traffic(settings: TuneSettings) -> Traffic:
         classes = parse_classes(settings.classes)
     check_classes(budget, classes)
     return Traffic(trace, budget, classes)
+
+
+def fit_traffic(traffic: Traffic, settings: TuneSettings, max_model_len: int) -> Traffic:
+    """Return what is replayed once requests longer than ``max_model_len`` are dealt with.
+
+    Classes that were found in the lengths are looked for again where lengths have changed.
+
+    Raises:
+        TraceError: requests are too long and may not be changed, or none is left.
+        ObjectiveError: the budget names a class that is no more.
+    """
+    trace = fitted(traffic.trace, max_model_len, settings.too_long)
+    if trace is traffic.trace:
+        return traffic
+    classes = traffic.classes
+    if settings.classes is None:
+        classes = default_classes(trace.input_lengths)
+        check_classes(traffic.budget, classes)
+    return Traffic(trace, traffic.budget, classes)
 
 
 def study_name(settings: TuneSettings) -> str:

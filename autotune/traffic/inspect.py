@@ -50,6 +50,7 @@ class TraceSummary:
         requests: how many.
         duration_s: from time zero to the last arrival.
         rate_per_s: requests per second, None if all came at time zero.
+        simultaneous: requests that came at the very time of the one before.
         peak_rate_per_s: most arrivals in one second (of the grid of whole seconds).
         dispersion_index: variance over mean of the arrivals in whole seconds; 1 is Poisson,
             more is burstier. None below two whole seconds.
@@ -68,6 +69,7 @@ class TraceSummary:
     requests: int
     duration_s: float
     rate_per_s: float | None
+    simultaneous: int
     peak_rate_per_s: float
     dispersion_index: float | None
     gap_cv: float | None
@@ -101,6 +103,7 @@ def describe(
         requests=len(trace.requests),
         duration_s=duration_s,
         rate_per_s=len(trace.requests) / duration_s if duration_s > 0 else None,
+        simultaneous=int(np.sum(np.diff(trace.timestamps_s) == 0)),
         peak_rate_per_s=float(counts.max()),
         dispersion_index=_dispersion_index(counts[: int(duration_s)]),
         gap_cv=_gap_cv(trace),

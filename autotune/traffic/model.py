@@ -92,17 +92,27 @@ class TraceMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadNotes:
-    """What reading changed; nothing is changed silently.
+    """What reading, cutting and fitting changed; nothing is changed silently.
 
     Attributes:
         reordered: rows that were earlier than a row before them, and were sorted in.
         without_tokens: rows left out for having no prompt or no output tokens.
+        with_images: requests with images, of which only the tokens are replayed.
         from_clock: times were clock time and are now counted from the first request.
+        beyond_end: end of a window and of its trace in seconds, where much lies between.
+        skipped: requests left out for being too long.
+        truncated: requests cut for being too long.
+        max_model_len: what they were too long for; None if nothing was.
     """
 
     reordered: int = 0
     without_tokens: int = 0
+    with_images: int = 0
     from_clock: bool = False
+    beyond_end: tuple[float, float] | None = None
+    skipped: int = 0
+    truncated: int = 0
+    max_model_len: int | None = None
 
     def sentences(self) -> list[str]:
         """Return one sentence for each thing that was changed."""
@@ -111,9 +121,27 @@ class ReadNotes:
             found.append(f"Rows out of order, now sorted by time: {self.reordered}.")
         if self.without_tokens:
             found.append(f"Rows without prompt or output tokens, left out: {self.without_tokens}.")
+        if self.with_images:
+            found.append(f"Requests with images, replayed as text: {self.with_images}.")
         if self.from_clock:
             found.append("Times were clock time; they now count from the first request.")
+        if self.beyond_end is not None:
+            window_s, trace_s = self.beyond_end
+            found.append(f"The window ends at {window_s:g} s, the trace at {trace_s:.1f} s.")
+        too_long = f"Requests longer than max_model_len {self.max_model_len}"
+        if self.skipped:
+            found.append(f"{too_long}, left out: {self.skipped}.")
+        if self.truncated:
+            found.append(f"{too_long}, cut to it: {self.truncated}.")
         return found
+
+    def since(self, earlier: ReadNotes) -> list[str]:
+        """Return the sentences that ``earlier`` has not."""
+        told = earlier.sentences()
+        return [sentence for sentence in self.sentences() if sentence not in told]
+
+
+_UNCHANGED = ReadNotes()
 
 
 @dataclass(frozen=True)
@@ -122,7 +150,7 @@ class Trace:
 
     requests: tuple[TraceRequest, ...]
     meta: TraceMeta
-    notes: ReadNotes = field(default=ReadNotes(), compare=False)
+    notes: ReadNotes = field(default=_UNCHANGED, compare=False)
 
     @classmethod
     def build(
@@ -134,21 +162,32 @@ class Trace:
         source: str,
         captured_at: str | None = None,
         with_text: bool = False,
-        without_tokens: int = 0,
-        from_clock: bool = False,
+        notes: ReadNotes = _UNCHANGED,
     ) -> Trace:
         """Sort ``requests`` by arrival (stable) and describe them.
+
+        Args:
+            requests: in any order.
+            block_size: see ``TraceMeta``, as the others.
+            prefixes_known: as above.
+            source: as above.
+            captured_at: as above.
+            with_text: as above.
+            notes: what was changed so far; rows out of order are added to it.
 
         Raises:
             TraceError: there are none, or they are more than a year apart.
         """
         given = list(requests)
         if not given:
-            raise TraceError(f"{source}: no requests")
+            raise TraceError(f"{source}: no requests", hint="a trace needs at least one")
         arrivals = np.array([request.timestamp_ms for request in given])
         ordered = tuple(sorted(given, key=lambda request: request.timestamp_ms))
         if ordered[-1].timestamp_ms - ordered[0].timestamp_ms >= YEAR_MS:
-            raise TraceError(f"{source}: arrivals are more than a year apart")
+            raise TraceError(
+                f"{source}: arrivals are more than a year apart",
+                hint="timestamp is in ms from time zero; look for a row that counts otherwise",
+            )
         meta = TraceMeta(
             block_size=block_size,
             prefixes_known=prefixes_known,
@@ -158,12 +197,8 @@ class Trace:
             sha256=_digest(ordered),
             with_text=with_text,
         )
-        notes = ReadNotes(
-            reordered=int(np.sum(arrivals < np.maximum.accumulate(arrivals))),
-            without_tokens=without_tokens,
-            from_clock=from_clock,
-        )
-        return cls(ordered, meta, notes)
+        reordered = int(np.sum(arrivals < np.maximum.accumulate(arrivals)))
+        return cls(ordered, meta, replace(notes, reordered=notes.reordered + reordered))
 
     @property
     def sha256(self) -> str:
@@ -203,7 +238,8 @@ class Trace:
         """Return the requests of ``[start_s, end_s)`` with times counted from ``start_s``.
 
         Time zero becomes the start of the window, not its first request, so that a window
-        keeps its phase and its rate.
+        keeps its phase and its rate. One that reaches beyond the end of the trace by more than
+        a hundredth of its length says so in its notes.
 
         Raises:
             UsageError: the window is empty or upside down.
@@ -219,6 +255,8 @@ class Trace:
                 f"{self.meta.source}: no request between {start_s:g} s and {end_s:g} s",
                 hint=f"the trace ends at {self.duration_s:g} s",
             )
+        beyond_s = end_s - self.duration_s
+        far = beyond_s > (end_s - start_s) / 100
         return Trace.build(
             (_moved(request, start_s * 1e3) for request in self.requests[first:last]),
             block_size=self.meta.block_size,
@@ -226,6 +264,19 @@ class Trace:
             source=f"{self.meta.source} {start_s:g}:{end_s:g}",
             captured_at=_later(self.meta.captured_at, start_s),
             with_text=self.meta.with_text,
+            notes=replace(self.notes, beyond_end=(end_s, self.duration_s) if far else None),
+        )
+
+    def with_requests(self, requests: Iterable[TraceRequest], notes: ReadNotes) -> Trace:
+        """Return other requests that came from the same place; raises as ``build`` does."""
+        return Trace.build(
+            requests,
+            block_size=self.meta.block_size,
+            prefixes_known=self.meta.prefixes_known,
+            source=self.meta.source,
+            captured_at=self.meta.captured_at,
+            with_text=self.meta.with_text,
+            notes=notes,
         )
 
     def busiest(self, seconds: float) -> tuple[float, float]:

@@ -55,6 +55,8 @@ def _figures(trace: Trace, summary: TraceSummary) -> list[str]:
     arrivals = f"peak {summary.peak_rate_per_s:g} in one second"
     if summary.rate_per_s is not None:
         arrivals = f"{summary.rate_per_s:.2f} requests/s, {arrivals}"
+    if summary.simultaneous:
+        arrivals += f", {summary.simultaneous} at the very time of the one before"
     rows = {
         "Source": trace.meta.source,
         "Requests": f"{summary.requests} in {summary.duration_s:.1f} s",

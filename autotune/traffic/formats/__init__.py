@@ -7,10 +7,11 @@ from pathlib import Path
 from autotune.errors import TraceError, UsageError
 from autotune.traffic.formats.azure_csv import AZURE
 from autotune.traffic.formats.base import Reader, first_line
+from autotune.traffic.formats.mooncake import MOONCAKE
 from autotune.traffic.formats.native import NATIVE
 from objectives.errors import nearest
 
-FORMATS: dict[str, Reader] = {reader.name: reader for reader in (NATIVE, AZURE)}
+FORMATS: dict[str, Reader] = {reader.name: reader for reader in (NATIVE, MOONCAKE, AZURE)}
 
 
 def detect(path: Path) -> Reader:

@@ -1,33 +1,50 @@
-"""The Azure LLM inference traces of 2023 and 2024.
+"""The Azure inference traces of 2023, 2024 and 2025.
 
-``TIMESTAMP,ContextTokens,GeneratedTokens`` with up to nine digits of a second, and in 2024
-with an offset from UTC. Prefixes are not recorded. Source: Azure Public Dataset, CC-BY-4.0
-(Patel et al., Splitwise, ISCA 2024; Stojkovic et al., DynamoLLM, HPCA 2025).
+``TIMESTAMP,ContextTokens,GeneratedTokens`` with up to nine digits of a second, or none; since
+2024 with an offset from UTC. The multimodal trace of 2025 has ``NumImages`` as well. Columns
+are found by their names. Prefixes are not recorded. Source: Azure Public Dataset, CC-BY-4.0
+(Patel et al., Splitwise, ISCA 2024; Stojkovic et al., DynamoLLM, HPCA 2025; Qiu et al.,
+ModServe, SoCC 2025).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.errors import TraceError
-from autotune.traffic.formats.base import Reader, fault, numbered_lines
+from autotune.traffic.formats.base import (
+    BadLine,
+    Reader,
+    fault,
+    numbered_lines,
+    parsed_lines,
+    shown,
+)
 from autotune.traffic.model import (
     DEFAULT_BLOCK_SIZE,
     MAX_TOKENS,
+    ReadNotes,
     Trace,
     TraceRequest,
     blocks_of,
 )
+from objectives.errors import nearest
 
-_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+_TIME, _CONTEXT, _GENERATED, _IMAGES = "TIMESTAMP", "ContextTokens", "GeneratedTokens", "NumImages"
+_NEEDED = (_TIME, _CONTEXT, _GENERATED)
+_KNOWN = (*_NEEDED, _IMAGES)
+_HEADER = ",".join(_NEEDED)
 _STAMP = re.compile(
     r"(?P<second>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(?P<digits>\d{1,9}))?"
     r"(?P<offset>Z|[+-]\d\d:?\d\d)?",
     re.ASCII,
 )
+_STAMP_HINT = "times are written 2023-11-16 18:15:46.6805900, perhaps with +00:00 or Z behind"
+_COUNT_HINT = f"counts are whole numbers from 0 to {MAX_TOKENS}"
 _NS_PER_S = 1_000_000_000
 # So far from both ends of the calendar that neither an offset nor a window leaves it.
 _YEARS = range(1970, 9998)
@@ -38,24 +55,31 @@ class _Row:
     arrival_ns: int
     context_tokens: int
     generated_tokens: int
+    images: int
 
 
 def read(path: Path) -> Trace:
     """Read an Azure trace; times count from the first request that has tokens.
 
-    Rows without prompt or output tokens are left out and counted in ``Trace.notes``.
+    Rows without prompt or output tokens are left out and counted in ``Trace.notes``, and so
+    are rows with images, which are replayed as text.
 
     Raises:
         TraceError: a line is no row, or no row has tokens.
     """
     lines = numbered_lines(path)
     number, head = next(lines)
-    if head != _HEADER:
-        raise fault(path, number, f"the header is not {_HEADER}")
-    rows = [_parse(path, number, text) for number, text in lines]
+    try:
+        parse = _row_parser(head.decode("utf-8", errors="replace"))
+    except BadLine as bad:
+        raise fault(path, number, bad.reason, hint=bad.hint) from bad
+    rows = [row for _, row in parsed_lines(path, lines, parse)]
     kept = [row for row in rows if row.context_tokens and row.generated_tokens]
     if not kept:
-        raise TraceError(f"{path}: no rows with prompt and output tokens")
+        raise TraceError(
+            f"{path}: no rows with prompt and output tokens",
+            hint="a request needs at least one token of each",
+        )
     first_ns = min(row.arrival_ns for row in kept)
     return Trace.build(
         _requests(kept, first_ns),
@@ -63,7 +87,10 @@ def read(path: Path) -> Trace:
         prefixes_known=False,
         source=path.name,
         captured_at=_clock(first_ns),
-        without_tokens=len(rows) - len(kept),
+        notes=ReadNotes(
+            without_tokens=len(rows) - len(kept),
+            with_images=sum(row.images > 0 for row in kept),
+        ),
     )
 
 
@@ -85,29 +112,59 @@ def _requests(rows: list[_Row], first_ns: int) -> list[TraceRequest]:
     return requests
 
 
-def _parse(path: Path, number: int, text: str) -> _Row:
-    cells = text.split(",")
-    if len(cells) != 3:
-        raise fault(path, number, f"{len(cells)} columns instead of 3")
-    try:
+def _row_parser(head: str) -> Callable[[str], _Row]:
+    """Return what reads the rows below the header ``head``."""
+    names = [name.strip() for name in head.split(",")]
+    _check_header(names)
+    time, context, generated = (names.index(name) for name in _NEEDED)
+    images = names.index(_IMAGES) if _IMAGES in names else None
+
+    def parse(text: str) -> _Row:
+        cells = text.split(",")
+        if len(cells) != len(names):
+            columns = f"{len(cells)} columns instead of {len(names)}"
+            raise BadLine(columns, hint=f"each row has {','.join(names)}")
         return _Row(
-            arrival_ns=_arrival_ns(cells[0]),
-            context_tokens=_tokens("ContextTokens", cells[1]),
-            generated_tokens=_tokens("GeneratedTokens", cells[2]),
+            arrival_ns=_arrival_ns(cells[time].strip()),
+            context_tokens=_count(_CONTEXT, cells[context].strip()),
+            generated_tokens=_count(_GENERATED, cells[generated].strip()),
+            images=0 if images is None else _count(_IMAGES, cells[images].strip()),
         )
-    except ValueError as error:
-        raise fault(path, number, str(error)) from error
+
+    return parse
+
+
+def _check_header(names: list[str]) -> None:
+    hint = f"the first line is {_HEADER}, in any order, perhaps with {_IMAGES}"
+    if _STAMP.match(names[0]):
+        raise BadLine("the header is missing", hint=f"put {_HEADER} on the first line")
+    unknown = [name for name in names if name not in _KNOWN]
+    if unknown:
+        raise BadLine(
+            f"the header has an unknown column {shown(unknown[0])}",
+            hint=nearest(unknown[0][:100], _KNOWN) or hint,
+        )
+    for name in _KNOWN:
+        if names.count(name) > 1:
+            raise BadLine(f"the header names {name} twice", hint=hint)
+    for name in _NEEDED:
+        if name not in names:
+            raise BadLine(f"the header lacks {name}", hint=hint)
 
 
 def _arrival_ns(cell: str) -> int:
     """Return nanoseconds since 1970; a stamp without an offset is read as UTC."""
     found = _STAMP.fullmatch(cell)
     if found is None:
-        raise ValueError(f"TIMESTAMP: {cell!r} is no time such as 2023-11-16 18:15:46.6805900")
+        raise BadLine(f"{_TIME}: {shown(cell)} is no time", hint=_STAMP_HINT)
     second, digits, offset = found.group("second", "digits", "offset")
-    moment = datetime.fromisoformat(second + (offset or "Z"))
+    try:
+        moment = datetime.fromisoformat(second + (offset or "Z"))
+    except ValueError as error:
+        raise BadLine(f"{_TIME}: {shown(cell)}: {error}", hint=_STAMP_HINT) from error
     if moment.year not in _YEARS:
-        raise ValueError(f"TIMESTAMP: {cell!r} is not of the years {_YEARS[0]} to {_YEARS[-1]}")
+        years = f"{_YEARS[0]} to {_YEARS[-1]}"
+        raise BadLine(f"{_TIME}: {shown(cell)} is not of the years {years}", hint=_STAMP_HINT)
     return int(moment.timestamp()) * _NS_PER_S + int((digits or "").ljust(9, "0"))
 
 
@@ -116,18 +173,22 @@ def _clock(moment_ns: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest_ns // 1000).isoformat()
 
 
-def _tokens(column: str, cell: str) -> int:
+def _count(column: str, cell: str) -> int:
     if not (cell.isascii() and cell.isdigit()):
-        raise ValueError(f"{column}: {cell!r} is no count of tokens")
+        raise BadLine(f"{column}: {shown(cell)} is no count", hint=_COUNT_HINT)
     # The length is looked at first: a number of thousands of digits is refused, not converted.
     if len(cell) > len(str(MAX_TOKENS)) or int(cell) > MAX_TOKENS:
-        raise ValueError(f"{column}: {cell[:20]} is more than {MAX_TOKENS} tokens")
+        raise BadLine(f"{column}: {cell[:20]} is more than {MAX_TOKENS}", hint=_COUNT_HINT)
     return int(cell)
+
+
+def _recognises(head: str) -> bool:
+    return any(name in head for name in _NEEDED) or _STAMP.match(head) is not None
 
 
 AZURE = Reader(
     name="azure",
     summary=f"CSV with {_HEADER}",
-    recognises=lambda head: head.startswith("TIMESTAMP,"),
+    recognises=_recognises,
     read=read,
 )

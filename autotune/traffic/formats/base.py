@@ -1,15 +1,37 @@
-"""What all readers share: lines with their numbers, and what a reader yields."""
+"""What all readers share: files that can be read, lines with their numbers, faults in words."""
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from autotune.errors import TraceError
 from autotune.traffic.model import Trace
 
+Value = TypeVar("Value")
+
+MAX_LINE_BYTES = 256 * 2**20
+"""More than the ids of any prompt need; a file without line breaks ends here."""
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_HEAD_BYTES = 4096
+_SHOWN_CHARACTERS = 40
+_NOT_TEXT = (
+    (b"\x1f\x8b", "is compressed with gzip", "gunzip it first: gunzip -k FILE"),
+    (b"BZh", "is compressed with bzip2", "unpack it first: bunzip2 -k FILE"),
+    (b"\xfd7zXZ\x00", "is compressed with xz", "unpack it first: xz -dk FILE"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd", "unpack it first: zstd -d FILE"),
+    (b"PK\x03\x04", "is a zip archive", "unzip it first and name the file that was in it"),
+    (b"PAR1", "is a Parquet file", "write its rows as JSON Lines first"),
+    (b"\xff\xfe", "is in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE"),
+    (b"\xfe\xff", "is in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE"),
+)
+_EXISTING = "name a trace file that exists, or demo:mixed"
+_TEXT = "a trace is text in UTF-8, one request a line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,44 +51,127 @@ class Reader:
     read: Callable[[Path], Trace]
 
 
+class BadLine(Exception):
+    """What is wrong with one line, for the reader that knows its number."""
+
+    def __init__(self, reason: str, *, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
 def fault(path: Path, line: int, reason: str, *, hint: str = "") -> TraceError:
     """Return the error for one line of a trace file."""
     return TraceError(f"{path}:{line}: {reason}", hint=hint)
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of ``path``.
+def shown(text: str) -> str:
+    """Return ``text`` in quotes, short and without characters that move a cursor."""
+    rest = "…" if len(text) > _SHOWN_CHARACTERS else ""
+    return ascii(text[:_SHOWN_CHARACTERS]) + rest
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(line number, content)`` of every line that is not blank, one at a time.
 
     Raises:
-        TraceError: it cannot be read.
+        TraceError: the file cannot be read, is no text, or has nothing but blank lines.
     """
+    empty = True
     try:
-        return path.read_bytes()
+        with _opened(path) as file:
+            _refuse_binary(path, file)
+            for number in count(1):
+                raw = file.readline(MAX_LINE_BYTES + 1)
+                if not raw:
+                    break
+                if len(raw) > MAX_LINE_BYTES:
+                    reason = f"the line is longer than {MAX_LINE_BYTES // 2**20} MiB"
+                    raise fault(path, number, reason, hint=_TEXT)
+                content = raw.strip()
+                if content:
+                    empty = False
+                    yield number, content
     except OSError as error:
-        raise TraceError(
-            f"{path}: {error.strerror or error}",
-            hint="name a trace file that exists, or demo:mixed",
-        ) from error
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number, text)`` of every line that is not blank.
-
-    Raises:
-        TraceError: the file cannot be read, is empty or is not UTF-8.
-    """
-    content = read_bytes(path).removeprefix(_BYTE_ORDER_MARK)
-    if not content.strip():
-        raise TraceError(f"{path}: the file is empty")
-    for number, raw in enumerate(content.split(b"\n"), start=1):
-        try:
-            text = raw.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise fault(path, number, f"not UTF-8 at byte {error.start + 1}") from error
-        if text:
-            yield number, text
+        raise _unreadable(path, error) from error
+    if empty:
+        raise TraceError(f"{path}: the file is empty", hint=_EXISTING)
 
 
 def first_line(path: Path) -> str:
     """Return the first line of ``path`` that is not blank."""
-    return next(numbered_lines(path))[1]
+    number, content = next(numbered_lines(path))
+    try:
+        return _decoded(content)
+    except BadLine as bad:
+        raise fault(path, number, bad.reason, hint=bad.hint) from bad
+
+
+def parsed_lines(
+    path: Path, lines: Iterator[tuple[int, bytes]], parse: Callable[[str], Value]
+) -> Iterator[tuple[int, Value]]:
+    """Yield ``(line number, value)``; a bad line ends it, once the others are counted.
+
+    Args:
+        path: for messages.
+        lines: as ``numbered_lines`` yields them.
+        parse: raises BadLine for a line that it cannot read.
+
+    Raises:
+        TraceError: for the first bad line; it says how many there are.
+    """
+    first: tuple[int, BadLine] | None = None
+    total = bad = 0
+    for number, content in lines:
+        total += 1
+        try:
+            value = parse(_decoded(content))
+        except BadLine as error:
+            bad += 1
+            first = first or (number, error)
+            continue
+        if first is None:
+            yield number, value
+    if first is not None:
+        number, cause = first
+        several = f"; {bad:,} of {total:,} lines cannot be read" if bad > 1 else ""
+        raise fault(path, number, cause.reason + several, hint=cause.hint) from cause
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadLine(f"not UTF-8 at byte {error.start + 1}", hint=_TEXT) from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a regular file: a pipe would be waited for, and cannot be read twice."""
+    try:
+        mode = path.stat().st_mode
+    except ValueError as error:
+        raise TraceError(f"{path}: is no name of a file", hint=_EXISTING) from error
+    if stat.S_ISDIR(mode):
+        raise TraceError(f"{path}: is a folder", hint="name the trace file in it")
+    if not stat.S_ISREG(mode):
+        raise TraceError(
+            f"{path}: is no regular file", hint="write the trace to a file first and name that"
+        )
+    return path.open("rb")
+
+
+def _unreadable(path: Path, error: OSError) -> TraceError:
+    denied = isinstance(error, PermissionError)
+    hint = "make it readable, or run as its owner" if denied else _EXISTING
+    return TraceError(f"{path}: {error.strerror or error}", hint=hint)
+
+
+def _refuse_binary(path: Path, file: BinaryIO) -> None:
+    """Leave ``file`` behind its byte order mark, if it is text."""
+    head = file.read(_HEAD_BYTES)
+    for magic, what, hint in _NOT_TEXT:
+        if head.startswith(magic):
+            raise TraceError(f"{path}: {what}", hint=hint.replace("FILE", str(path)))
+    if b"\0" in head:
+        raise TraceError(f"{path}: is a binary file, no text", hint=_TEXT)
+    file.seek(len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0)

@@ -17,14 +17,14 @@ import numpy as np
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from autotune.errors import TraceError
-from autotune.traffic.formats.base import Reader, fault, numbered_lines
+from autotune.traffic.formats.base import Reader, fault, numbered_lines, parsed_lines
+from autotune.traffic.formats.rows import parse_row, reason_of
 from autotune.traffic.model import (
     DEFAULT_BLOCK_SIZE,
     MAX_HASH_ID,
-    MAX_PRIORITY,
     MAX_TOKENS,
-    MIN_PRIORITY,
     YEAR_MS,
+    ReadNotes,
     Trace,
     TraceRequest,
     blocks_of,
@@ -32,22 +32,9 @@ from autotune.traffic.model import (
 
 # Mooncake's size first, then that of vLLM and Qwen-Bailian: short traces fit several.
 _BLOCK_SIZES = (512, 16, 32, 64, 128, 256, 1024)
-
-Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-HashId = Annotated[int, Field(ge=0, le=MAX_HASH_ID)]
-
-
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    timestamp: Annotated[float, Field(ge=0)]
-    input_length: Tokens
-    output_length: Tokens
-    hash_ids: tuple[HashId, ...] | None = None
-    max_tokens: Tokens | None = None
-    priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] | None = None
-    cached_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    model: str | None = None
+# Clocks since 1970 give at least so much: in seconds from 2001 on, in µs from 1973 on.
+_CLOCK_OF_SECONDS = 1e9
+_CLOCK_OF_MICROSECONDS = 1e14
 
 
 class _Meta(BaseModel):
@@ -64,9 +51,12 @@ class _Meta(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    number: int
-    row: _Row
+class Rows:
+    """The requests of a file, with the line of each; ``hash_ids`` may be empty."""
+
+    path: Path
+    numbers: Sequence[int]
+    requests: Sequence[TraceRequest]
 
 
 def meta_path(path: Path) -> Path:
@@ -81,23 +71,21 @@ def read(path: Path) -> Trace:
         TraceError: a row is no request, hash ids do not fit the prompts, or the file beside
             it describes other traffic.
     """
-    lines = [_Line(number, _parse(path, number, text)) for number, text in numbered_lines(path)]
+    rows = read_rows(path)
     meta = _read_meta(path)
-    block_size = meta.block_size if meta else _inferred_block_size(lines)
-    _check_blocks(path, lines, block_size)
-    requests, from_clock = _from_first(_requests(path, lines, block_size))
+    if meta is None:
+        known = all(request.hash_ids for request in rows.requests)
+        return from_rows(rows, block_size=_inferred_block_size(rows), prefixes_known=known)
+    _check_blocks(rows, meta.block_size)
     trace = Trace.build(
-        requests,
-        block_size=block_size,
-        prefixes_known=(
-            meta.prefixes_known if meta else all(line.row.hash_ids is not None for line in lines)
-        ),
-        source=meta.source if meta else path.name,
-        captured_at=meta.captured_at.isoformat() if meta and meta.captured_at else None,
-        with_text=meta.with_text if meta else False,
-        from_clock=from_clock,
+        _with_ids(rows, meta.block_size),
+        block_size=meta.block_size,
+        prefixes_known=meta.prefixes_known,
+        source=meta.source,
+        captured_at=meta.captured_at.isoformat() if meta.captured_at else None,
+        with_text=meta.with_text,
     )
-    if meta and meta.sha256 != trace.sha256:
+    if meta.sha256 != trace.sha256:
         raise TraceError(
             f"{meta_path(path)} describes other traffic than {path.name}",
             hint="the trace was changed after it was written; remove the .meta.json file to "
@@ -106,18 +94,35 @@ def read(path: Path) -> Trace:
     return trace
 
 
-def _parse(path: Path, number: int, text: str) -> _Row:
-    try:
-        return _Row.model_validate_json(text)
-    except ValidationError as error:
-        raise fault(path, number, _reason(error)) from error
+def read_rows(path: Path) -> Rows:
+    """Read the lines of a file.
+
+    Raises:
+        TraceError: a line is no request.
+    """
+    numbers: list[int] = []
+    requests: list[TraceRequest] = []
+    for number, request in parsed_lines(path, numbered_lines(path), parse_row):
+        numbers.append(number)
+        requests.append(request)
+    return Rows(path, numbers, requests)
 
 
-def _reason(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    message = first["msg"][:1].lower() + first["msg"][1:]
-    return f"{where}: {message}" if where else message
+def from_rows(rows: Rows, *, block_size: int, prefixes_known: bool) -> Trace:
+    """Return the trace of rows that no description says more of.
+
+    Raises:
+        TraceError: hash ids do not fit the prompts, or times are not in ms.
+    """
+    _check_blocks(rows, block_size)
+    requests, from_clock = _from_first(rows.path, _with_ids(rows, block_size))
+    return Trace.build(
+        requests,
+        block_size=block_size,
+        prefixes_known=prefixes_known,
+        source=rows.path.name,
+        notes=ReadNotes(from_clock=from_clock),
+    )
 
 
 def _read_meta(path: Path) -> _Meta | None:
@@ -125,23 +130,28 @@ def _read_meta(path: Path) -> _Meta | None:
     if not os.path.exists(beside):  # noqa: PTH110  # Path.exists may raise
         # A link to a trace may have no description of its own.
         beside = meta_path(path.resolve())
+    hint = "write it anew, or remove it to use the trace without a description"
     try:
+        # A pipe would be waited for.
+        if not beside.is_file() and beside.exists():
+            raise TraceError(f"{beside}: is no regular file", hint=hint)
         text = beside.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{beside}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8: {error.reason}"
+        raise TraceError(f"{beside}: {reason}", hint=hint) from error
     try:
         return _Meta.model_validate_json(text)
     except ValidationError as error:
-        raise TraceError(f"{beside}: {_reason(error)}") from error
+        raise TraceError(f"{beside}: {reason_of(error)}", hint=hint) from error
 
 
-def _inferred_block_size(lines: Sequence[_Line]) -> int:
+def _inferred_block_size(rows: Rows) -> int:
     counted = [
-        (line.row.input_length, len(line.row.hash_ids))
-        for line in lines
-        if line.row.hash_ids is not None
+        (request.input_length, len(request.hash_ids))
+        for request in rows.requests
+        if request.hash_ids
     ]
     if not counted:
         return DEFAULT_BLOCK_SIZE
@@ -150,52 +160,55 @@ def _inferred_block_size(lines: Sequence[_Line]) -> int:
     return _BLOCK_SIZES[int(np.argmax(fitting))]
 
 
-def _check_blocks(path: Path, lines: Sequence[_Line], block_size: int) -> None:
-    for line in lines:
-        if line.row.hash_ids is None:
-            continue
-        wanted = blocks_of(line.row.input_length, block_size)
-        if len(line.row.hash_ids) != wanted:
+def _check_blocks(rows: Rows, block_size: int) -> None:
+    for number, request in zip(rows.numbers, rows.requests, strict=True):
+        wanted = blocks_of(request.input_length, block_size)
+        if request.hash_ids and len(request.hash_ids) != wanted:
             raise fault(
-                path,
-                line.number,
-                f"hash_ids: {len(line.row.hash_ids)} ids for {line.row.input_length} prompt "
+                rows.path,
+                number,
+                f"hash_ids: {len(request.hash_ids)} ids for {request.input_length} prompt "
                 f"tokens, blocks of {block_size} need {wanted}",
+                hint="each block of the prompt has one id, the last one perhaps in part",
             )
 
 
-def _requests(path: Path, lines: Sequence[_Line], block_size: int) -> list[TraceRequest]:
-    """Rows without hash ids get ids that nobody else has."""
-    fresh = 1 + max((max(line.row.hash_ids) for line in lines if line.row.hash_ids), default=-1)
+def _with_ids(rows: Rows, block_size: int) -> list[TraceRequest]:
+    """Give rows without hash ids such that nobody else has."""
+    fresh = 1 + max((max(r.hash_ids) for r in rows.requests if r.hash_ids), default=-1)
     requests = []
-    for line in lines:
-        row = line.row
-        hash_ids = row.hash_ids
-        if hash_ids is None:
-            hash_ids = tuple(range(fresh, fresh + blocks_of(row.input_length, block_size)))
-            fresh = hash_ids[-1] + 1
-            if fresh > MAX_HASH_ID:
-                raise fault(path, line.number, "hash_ids: missing, and other rows have the last")
-        requests.append(
-            TraceRequest(
-                timestamp_ms=row.timestamp,
-                input_length=row.input_length,
-                output_length=row.output_length,
-                hash_ids=hash_ids,
-                max_tokens=row.max_tokens,
-                priority=row.priority,
-                cached_tokens=row.cached_tokens,
-                model=row.model,
-            )
-        )
+    for number, given in zip(rows.numbers, rows.requests, strict=True):
+        request = given
+        if not given.hash_ids:
+            end = fresh + blocks_of(given.input_length, block_size)
+            if end > MAX_HASH_ID:
+                raise fault(
+                    rows.path,
+                    number,
+                    "hash_ids: missing, and other rows have the last",
+                    hint="use smaller ids, or give every row its own",
+                )
+            request = replace(given, hash_ids=tuple(range(fresh, end)))
+            fresh = end
+        requests.append(request)
     return requests
 
 
-def _from_first(requests: list[TraceRequest]) -> tuple[list[TraceRequest], bool]:
+def _from_first(path: Path, requests: list[TraceRequest]) -> tuple[list[TraceRequest], bool]:
     """Count from the first request if times lie a year or more after zero: clock time."""
     start_ms = min(request.timestamp_ms for request in requests)
-    if start_ms < YEAR_MS:
+    if start_ms < _CLOCK_OF_SECONDS:
         return requests, False
+    if start_ms < YEAR_MS:
+        raise TraceError(
+            f"{path}: the first request comes {start_ms / 86_400_000:.1f} days after time zero",
+            hint="timestamp is in ms; multiply clock time in seconds by 1000",
+        )
+    if start_ms >= _CLOCK_OF_MICROSECONDS:
+        raise TraceError(
+            f"{path}: timestamp: {start_ms:g} ms since 1970 is no time of today",
+            hint="timestamp is in ms; divide µs by 1e3, ns by 1e6",
+        )
     return [replace(r, timestamp_ms=r.timestamp_ms - start_ms) for r in requests], True
 
 

@@ -4,12 +4,15 @@ import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.supervisor import Description
-from autotune.errors import TraceError, UsageError
-from autotune.study.job import check_lengths, make_job, peak_concurrency
+from autotune.errors import UsageError
+from autotune.settings import TooLong
+from autotune.study.job import make_job, peak_concurrency
+from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace, TraceRequest
 from objectives.limits import parse_budget
 from tests.autotune.study.scripted import (
     BASELINE,
+    DESCRIPTION,
     FLAGS,
     INFO,
     job_of,
@@ -62,12 +65,14 @@ def test_the_spec_holds_what_may() -> None:
     assert spec["trials"] == 8
 
 
-def test_a_request_longer_than_the_engine_allows() -> None:
-    check_lengths(small_trace(), 1004)
-    with pytest.raises(TraceError) as caught:
-        check_lengths(small_trace(), 1003)
-    assert "10 of 80 requests" in caught.value.message
-    assert "max_model_len=1004" in caught.value.hint
+@pytest.mark.parametrize("policy", ["skip", "truncate"])
+def test_the_fingerprint_says_what_became_of_long_requests(policy: TooLong) -> None:
+    settings = settings_of(too_long=policy)
+    fit = fitted(small_trace(), 900, policy)
+    job = make_job(settings, fit, parse_budget(""), (), DESCRIPTION)
+    assert job.fingerprint()["too_long"] == policy
+    assert job.fingerprint()["trace"] == fit.sha256 != small_trace().sha256
+    assert "too_long" not in job_of(too_long=policy).fingerprint()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.study.outlook import outlook
-from tests.autotune.study.scripted import BASELINE, job_of
+from autotune.traffic.fit import fitted
+from tests.autotune.study.scripted import BASELINE, job_of, small_trace
 
 
 def test_the_plan_of_a_job() -> None:
@@ -19,6 +21,7 @@ def test_the_plan_of_a_job() -> None:
     assert plan["cells"] == 48
     assert plan["trials"] == 8
     assert plan["longest_request"] == 1004
+    assert (plan["too_long"], plan["too_long_requests"]) == ("error", 0)
 
 
 def test_a_window_too_short_for_a_bound_is_named() -> None:
@@ -30,3 +33,10 @@ def test_a_window_too_short_for_a_bound_is_named() -> None:
 def test_no_budget_and_no_classes_are_said_in_words() -> None:
     plan = outlook(job_of(budget=""))
     assert (plan["budget"], plan["classes"]) == ("none", "one")
+
+
+def test_requests_that_are_too_long_are_counted() -> None:
+    job = replace(job_of(too_long="skip"), trace=fitted(small_trace(), 900, "skip"))
+    plan = outlook(job)
+    assert (plan["too_long"], plan["too_long_requests"], plan["requests"]) == ("skip", 10, 70)
+    assert plan["notes"] == ["Requests longer than max_model_len 900, left out: 10."]

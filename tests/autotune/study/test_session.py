@@ -11,6 +11,7 @@ from autotune.engine.supervisor import Description, Supervisor
 from autotune.errors import EnvironmentFault, TraceError, UsageError
 from autotune.study.session import (
     describe_engine,
+    fit_traffic,
     log_folder,
     one_line,
     read_traffic,
@@ -110,6 +111,29 @@ def test_traffic_is_read_with_its_classes() -> None:
 def test_traffic_that_cannot_be_used(changes: dict[str, str], kind: type[Exception]) -> None:
     with pytest.raises(kind):
         read_traffic(settings_of(**changes))
+
+
+def test_requests_that_are_too_long_are_dealt_with_once_the_engine_is_known() -> None:
+    settings = settings_of(trace="demo:mixed", too_long="skip")
+    traffic = read_traffic(settings)
+    assert fit_traffic(traffic, settings, 8192) is traffic
+    fit = fit_traffic(traffic, settings, 1000)
+    assert fit.trace.longest_request <= 1000
+    assert (len(traffic.classes), len(fit.classes)) == (2, 0)
+    with pytest.raises(TraceError, match="longer than the engine's max_model_len of 1000"):
+        fit_traffic(traffic, settings_of(trace="demo:mixed"), 1000)
+
+
+def test_classes_that_were_given_stay() -> None:
+    settings = settings_of(trace="demo:mixed", too_long="skip", classes="long:1000-")
+    traffic = read_traffic(settings)
+    assert fit_traffic(traffic, settings, 1000).classes == traffic.classes
+
+
+def test_a_budget_on_a_class_that_is_left_out_is_refused() -> None:
+    settings = settings_of(trace="demo:mixed", too_long="skip", budget="ttft_p95@long:9")
+    with pytest.raises(ObjectiveError, match="long"):
+        fit_traffic(read_traffic(settings), settings, 1000)
 
 
 def test_an_engine_is_described() -> None:

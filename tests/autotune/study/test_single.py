@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.supervisor import Description
 from autotune.errors import EnvironmentFault, TraceError
 from autotune.study import single
 from autotune.study.single import replay_once
 from tests.autotune.study.scripted import (
     BASELINE,
     DESCRIPTION,
+    FLAGS,
+    INFO,
     ScriptedEngines,
     Speed,
     settings_of,
@@ -43,12 +47,13 @@ def replayed(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     follower: Followed | None = None,
+    description: Description = DESCRIPTION,
     **changes: Any,
 ) -> dict[str, Any]:
     trace = folder / "small.jsonl"
     trace.write_bytes(b"".join(small_trace().lines()))
     monkeypatch.setattr(single, "open_supervisor", lambda _settings, _name: engines)
-    monkeypatch.setattr(single, "describe_engine", lambda _settings, _supervisor: DESCRIPTION)
+    monkeypatch.setattr(single, "describe_engine", lambda _settings, _supervisor: description)
     settings = settings_of(
         **{
             "trace": str(trace),
@@ -120,4 +125,27 @@ def test_an_empty_window_starts_no_engine(tmp_path: Path, monkeypatch: pytest.Mo
     engines = ScriptedEngines()
     with pytest.raises(TraceError, match="no request between"):
         replayed(engines, tmp_path, monkeypatch, window="90:99")
+    assert engines.started == []
+
+
+def test_requests_that_are_too_long_are_cut_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = replace(INFO, resolved={**INFO.resolved, "max_model_len": 900})
+    follower = Followed()
+    result = replayed(
+        ScriptedEngines(), tmp_path, monkeypatch, follower,
+        description=Description(info, FLAGS), too_long="truncate",
+    )  # fmt: skip
+    assert max(result["input_lens"]) + 4 == 900
+    assert "Requests longer than max_model_len 900, cut to it: 10." in follower.said
+
+
+def test_requests_that_are_too_long_start_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = replace(INFO, resolved={**INFO.resolved, "max_model_len": 900})
+    engines = ScriptedEngines()
+    with pytest.raises(TraceError, match="10 of 80 requests are longer"):
+        replayed(engines, tmp_path, monkeypatch, description=Description(info, FLAGS))
     assert engines.started == []

@@ -44,12 +44,14 @@ def test_what_one_request_cannot_tell_is_none() -> None:
     assert summary.dispersion_index is None
     assert summary.gap_cv is None
     assert summary.peak_rate_per_s == 1.0
+    assert summary.simultaneous == 0
     assert summary.classes == ()
 
 
 def test_requests_of_one_instant_have_no_burstiness() -> None:
     summary = describe(trace(*[request(0.0)] * 5))
     assert (summary.gap_cv, summary.rate_per_s) == (None, None)
+    assert summary.simultaneous == 4
 
 
 def test_only_unbroken_prefixes_count_as_reuse() -> None:

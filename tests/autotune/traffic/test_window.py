@@ -44,3 +44,27 @@ def test_busiest_applies_where_the_tokens_are() -> None:
     built = trace(request(0.0), request(5.0), request(5.5))
     assert Busiest(1.0).bounds(built) == (5.0, 6.0)
     assert Busiest(1.0).apply(built).timestamps_s.tolist() == [0.0, 0.5]
+
+
+def test_a_window_far_beyond_the_end_says_so() -> None:
+    built = trace(request(0.0), request(634.2))
+    assert Span(600.0, 900.0).apply(built).notes.sentences() == [
+        "The window ends at 900 s, the trace at 634.2 s."
+    ]
+    assert Busiest(900.0).apply(built).notes.sentences() == [
+        "The window ends at 900 s, the trace at 634.2 s."
+    ]
+    assert Span(0.0, 635.0).apply(built).notes.sentences() == []
+
+
+def test_a_window_keeps_what_reading_changed() -> None:
+    built = trace(request(5.0), request(0.0))
+    assert Span(0.0, 5.01).apply(built).notes.sentences() == [
+        "Rows out of order, now sorted by time: 1."
+    ]
+
+
+def test_one_request_has_windows() -> None:
+    built = trace(request(0.0))
+    for spec in (Span(0.0, 1.0), Busiest(60.0)):
+        assert spec.apply(built).requests == built.requests

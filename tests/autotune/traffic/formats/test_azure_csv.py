@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import re
+import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autotune.errors import TraceError
 from autotune.traffic.formats.azure_csv import read
+from autotune.traffic.trace import load_trace
 from tests.autotune.traffic.examples import AZURE_CONVERSATION
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -77,9 +83,88 @@ def test_nothing_but_rows_without_tokens_is_no_trace(tmp_path: Path) -> None:
         read(written(tmp_path, HEADER, "2023-11-16 18:15:40,0,44"))
 
 
-def test_another_header_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"a\.csv:1: the header is not TIMESTAMP"):
-        read(written(tmp_path, "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens", GOOD))
+def test_the_multimodal_trace_of_2025_is_read_as_text_and_says_so(tmp_path: Path) -> None:
+    trace = read(
+        written(
+            tmp_path,
+            "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens",
+            "2024-10-15T12:00:00.269Z,0,770,491",
+            "2024-10-15T12:00:05.819Z,1,949,126",
+            "2024-10-15T12:00:06.513Z,16,4564,137",
+        )
+    )
+    assert [(r.input_length, r.output_length) for r in trace.requests] == [
+        (770, 491), (949, 126), (4564, 137),
+    ]  # fmt: skip
+    assert trace.timestamps_s.tolist() == [0.0, 5.55, 6.244]
+    assert trace.notes.sentences() == ["Requests with images, replayed as text: 2."]
+
+
+def test_columns_are_found_by_their_names(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "GeneratedTokens, TIMESTAMP ,ContextTokens", "44,2023-11-16 18:15:46,374"
+    )
+    assert (read(path).requests[0].input_length, read(path).requests[0].output_length) == (374, 44)
+
+
+def test_windows_line_ends_blank_lines_and_byte_order_mark_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + f"{HEADER}\r\n\r\n{GOOD}\r\n\n".encode())
+    assert read(path).meta.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "reason", "hint"),
+    [
+        ("TIMESTAMP,ContextTokens", "the header lacks GeneratedTokens", "in any order"),
+        (f"{HEADER},TIMESTAMP", "the header names TIMESTAMP twice", "in any order"),
+        (f"{HEADER},Colour", "unknown column 'Colour'", "in any order"),
+        ("TIMESTAMP,ContextTokns,GeneratedTokens", "'ContextTokns'", "mean 'ContextTokens'?"),
+        (HEADER.replace(",", ";"), "unknown column 'TIMESTAMP;", ""),
+        (f",{HEADER}", "unknown column ''", "in any order"),
+        (GOOD, "the header is missing", f"put {HEADER} on the first line"),
+    ],
+)
+def test_another_header_is_refused(tmp_path: Path, header: str, reason: str, hint: str) -> None:
+    with pytest.raises(TraceError, match=rf"a\.csv:1: .*{re.escape(reason)}") as caught:
+        load_trace(written(tmp_path, header, GOOD))
+    assert hint in caught.value.hint
+
+
+def test_all_bad_rows_are_counted(tmp_path: Path) -> None:
+    lines = (HEADER, GOOD, "a,1,1", GOOD, "2023-11-16 18:15:46,x,1", "")
+    with pytest.raises(TraceError) as caught:
+        read(written(tmp_path, *lines))
+    assert caught.value.message.endswith(
+        "a.csv:3: TIMESTAMP: 'a' is no time; 2 of 4 lines cannot be read"
+    )
+
+
+STAMPS = st.datetimes(
+    min_value=datetime(1971, 1, 1), max_value=datetime(2200, 1, 1), timezones=st.just(UTC)
+)
+COUNTS = st.integers(1, 10_000_000)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(STAMPS, COUNTS, COUNTS), min_size=1, max_size=8), st.booleans())
+def test_rows_are_read_as_they_were_written(
+    rows: list[tuple[datetime, int, int]], offset: bool
+) -> None:
+    first = min(stamp for stamp, _, _ in rows)
+    rows = [(first + (stamp - first) % timedelta(days=300), c, g) for stamp, c, g in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [stamp.isoformat(" ") if offset else f"{stamp:%F %T.%f}" for stamp, _, _ in rows]
+        lines = [f"{text},{c},{g}" for text, (_, c, g) in zip(texts, rows, strict=True)]
+        trace = read(written(Path(folder), HEADER, *lines))
+    expected = sorted(rows, key=lambda row: row[0])
+    assert [(r.input_length, r.output_length) for r in trace.requests] == [
+        (context, generated) for _, context, generated in expected
+    ]
+    assert trace.timestamps_s.tolist() == pytest.approx(
+        [(stamp - first).total_seconds() for stamp, _, _ in expected], abs=1e-6
+    )
+    assert trace.meta.captured_at == first.isoformat()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +181,7 @@ def test_another_header_is_refused(tmp_path: Path) -> None:
         ("2023-11-16 18:15:46,-374,44", "ContextTokens: '-374' is no count"),
         ("2023-11-16 18:15:46,3.5,44", "ContextTokens: '3.5' is no count"),
         ("2023-11-16 18:15:46,374,", "GeneratedTokens: '' is no count"),
-        ("2023-11-16 18:15:46,374,٣", "GeneratedTokens: '٣' is no count"),
+        ("2023-11-16 18:15:46,374,٣", r"GeneratedTokens: '\\u0663' is no count"),
         ("2023-11-16 18:15:46,10000001,1", "ContextTokens: 10000001 is more than 10000000"),
         ("2023-11-16 18:15:46," + "9" * 5000 + ",1", "ContextTokens: 9{20} is more than"),
     ],

@@ -18,6 +18,7 @@ def test_recorded_traces_are_recognised(path: Path, name: str) -> None:
 def test_readers_are_found_by_their_names() -> None:
     assert {name: reader.name for name, reader in FORMATS.items()} == {
         "native": "native",
+        "mooncake": "mooncake",
         "azure": "azure",
     }
 

@@ -54,7 +54,7 @@ def row(**changes: Any) -> str:
         (row(input_length=10**40), "input_length: "),
         (row(output_length=10**40), "output_length: "),
         (row(timestamp=10**400), "timestamp: "),
-        (row(colour="red"), "colour: extra inputs are not permitted"),
+        (row(colour="red"), "unknown field 'colour'"),
         ('{"timestamp": 0, "input_length": 600}', "output_length: field required"),
     ],
 )
@@ -142,3 +142,25 @@ def test_no_hash_ids_are_made_up_beyond_the_last(tmp_path: Path) -> None:
     bare = '{"timestamp": 0, "input_length": 600, "output_length": 5}'
     with pytest.raises(TraceError, match=r"a\.jsonl:2: hash_ids: missing"):
         read(written(tmp_path, row(hash_ids=[1, 2**63 - 1]), bare))
+
+
+@pytest.mark.parametrize(
+    ("first", "reason", "hint"),
+    [
+        (1_700_158_546, "comes 19.7 days after time zero", "multiply clock time in seconds"),
+        (1_700_158_546_000_000, "is no time of today", "divide µs by 1e3"),
+        (1_700_158_546_000_000_000, "is no time of today", "ns by 1e6"),
+    ],
+)
+def test_clocks_of_another_unit_are_noticed(
+    tmp_path: Path, first: int, reason: str, hint: str
+) -> None:
+    with pytest.raises(TraceError, match=rf"a\.jsonl: .*{reason}") as caught:
+        read(written(tmp_path, row(timestamp=first), row(timestamp=first + 5)))
+    assert hint in caught.value.hint
+
+
+def test_hash_ids_that_do_not_fit_have_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(TraceError) as caught:
+        read(written(tmp_path, GOOD, row(hash_ids=[1])))
+    assert caught.value.hint == "each block of the prompt has one id, the last one perhaps in part"

@@ -1,0 +1,95 @@
+"""What ``tune`` makes of unusual traffic, with engines that follow a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from autotune import tuning
+from autotune.cli.main import app
+from autotune.engine.supervisor import Description
+from autotune.errors import TraceError
+from storage.errors import FingerprintMismatch
+from tests.autotune.study.scripted import FLAGS, INFO, ScriptedEngines, small_trace
+
+Tune = Callable[..., Result]
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngines:
+    scripted = ScriptedEngines()
+    info = replace(INFO, resolved={**INFO.resolved, "max_model_len": 900})
+    description = Description(info, FLAGS)
+    monkeypatch.setattr(tuning, "open_supervisor", lambda _settings, _name: scripted)
+    monkeypatch.setattr(tuning, "describe_engine", lambda _settings, _supervisor: description)
+    return scripted
+
+
+@pytest.fixture
+def tune(engines: ScriptedEngines, tmp_path: Path) -> Tune:
+    trace = tmp_path / "small.jsonl"
+    trace.write_bytes(b"".join(small_trace().lines()))
+
+    def run(*options: str) -> Result:
+        words = ["tune", "--model", "tiny", "--trace", str(trace), "--study-name", "night"]
+        words += ["--storage", f"sqlite:///{tmp_path / 'study.db'}", "--trials", "3"]
+        words += ["--log-folder", str(tmp_path / "logs"), "--format", "json", "--classes", ""]
+        return CliRunner().invoke(app, [*words, *options])
+
+    return run
+
+
+def test_what_is_too_long_is_known_before_the_first_start(
+    tune: Tune, engines: ScriptedEngines
+) -> None:
+    error = tune().exception
+    assert isinstance(error, TraceError)
+    assert error.message.startswith("10 of 80 requests are longer than the engine's")
+    assert engines.started == []
+
+
+def test_every_trial_replays_the_same_part(tune: Tune, tmp_path: Path) -> None:
+    first = tune("--too-long", "skip")
+    assert first.exit_code == 0, first.output
+    assert "Requests longer than max_model_len 900, left out: 10." in first.stderr
+    trials = json.loads(first.stdout)["trials"]
+    assert [trial["state"] for trial in trials] == ["complete"] * 3
+
+
+def test_another_policy_is_another_study(tune: Tune, engines: ScriptedEngines) -> None:
+    assert tune("--too-long", "skip").exit_code == 0
+    error = tune("--too-long", "truncate").exception
+    assert isinstance(error, FingerprintMismatch)
+    assert "too_long: 'skip' before, 'truncate' now" in error.message
+    assert {key for key, _, _ in error.diff} == {"trace", "too_long"}
+    assert len(engines.started) == 3
+
+
+def test_another_policy_for_traffic_that_fits_is_the_same_study(
+    tune: Tune, engines: ScriptedEngines
+) -> None:
+    assert tune("--window", "0:0.34", "--too-long", "skip").exit_code == 0
+    assert tune("--window", "0:0.34", "--too-long", "error").exit_code == 0
+    assert len(engines.started) == 3
+
+
+def test_a_study_of_one_request(tune: Tune, tmp_path: Path) -> None:
+    (tmp_path / "small.jsonl").write_text(
+        '{"timestamp": 0, "input_length": 600, "output_length": 5}\n'
+    )
+    result = tune("--budget", "ttft_p95:900 tpot_p95:90 itl_p99:90")
+    assert result.exit_code == 0, result.output
+    body = json.loads(result.stdout)
+    assert [trial["state"] for trial in body["trials"]] == ["complete"] * 3
+    assert body["verdict"]["kept"] is None
+
+
+def test_a_study_of_requests_at_one_instant(tune: Tune, tmp_path: Path) -> None:
+    row = '{"timestamp": 0, "input_length": 600, "output_length": 5}\n'
+    (tmp_path / "small.jsonl").write_text(row * 20)
+    assert tune("--budget", "ttft_p95:900 tpot_p95:90").exit_code == 0
