@@ -47,7 +47,9 @@ class TooLongPolicy(StrEnum):
 
 TooLong = Annotated[
     TooLongPolicy | None,
-    typer.Option(help="Requests longer than max_model_len.", show_default="error"),
+    typer.Option(
+        help="What becomes of requests longer than max_model_len.", show_default="error"
+    ),
 ]
 
 # When a study gives up, and when it does not even begin.
