@@ -13,16 +13,16 @@ from autotune.engine.supervisor import Supervisor
 from autotune.lease import database_lock, lease, study_lock
 from autotune.settings import TuneSettings
 from autotune.study.costs import OBJECTIVES
+from autotune.study.earlier import Earlier, check_storage, earlier_study
 from autotune.study.job import Job, make_job
 from autotune.study.judgement import Judgement
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import finished_trials
-from autotune.study.rejudge import frozen_peak, rejudge
+from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
 from autotune.study.session import (
     describe_engine,
     device_lease,
-    fit_traffic,
     log_folder,
     open_supervisor,
     read_traffic,
@@ -30,8 +30,8 @@ from autotune.study.session import (
 )
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
-from storage.errors import StorageError, UnknownStudy
-from storage.records import Json, StudyRecord, TrialRecord
+from storage.errors import StorageError
+from storage.records import StudyRecord, TrialRecord
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stale
 
@@ -58,42 +58,37 @@ def run_study(
     name = study_name(settings)
     url = resolve_url(settings.storage, environ)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    given = read_traffic(settings)
-    for sentence in given.trace.notes.sentences():
+    check_storage(url, name)
+    traffic = read_traffic(settings)
+    for sentence in traffic.trace.notes.sentences():
         watcher.say(sentence)
     with ExitStack() as stack:
         stack.enter_context(lease(study_lock(url, name), f"study {name!r}"))
         supervisor = stack.enter_context(open_supervisor(settings, name))
         watcher.say("asking vLLM for its defaults")
         described = describe_engine(settings, supervisor)
-        traffic = fit_traffic(given, settings, described.info.max_model_len)
-        for sentence in traffic.trace.notes.since(given.trace.notes):
-            watcher.say(sentence)
         stack.enter_context(device_lease(described.info))
-        repository = stack.enter_context(_open_database(url, name))
+        earlier = earlier_study(url, name)
         job = make_job(
             settings,
             traffic.trace,
             traffic.budget,
             traffic.classes,
             described,
-            peak=frozen_peak(repository, name),
+            peak=None if earlier is None else earlier.peak_concurrency,
         )
-        before = _stored_spec(repository, name)
+        repository, optuna_study = stack.enter_context(_open_database(url, name))
         if job.classes:
             watcher.say("classes of prompt length: " + " ".join(c.text for c in job.classes))
         record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
-        _judge_again(job, repository, record, before, watcher)
+        _judge_again(job, repository, record, earlier, watcher)
         watcher.opened(record, repository.trials(record.id))
-        with (
-            _marked_when_cut_short(repository, record.id, supervisor),
-            _optuna_study(url, job, repository, record) as optuna_study,
-        ):
+        with _marked_when_cut_short(repository, record.id, supervisor):
             controller = Controller(
                 job=job,
                 study_id=record.id,
                 repository=repository,
-                optuna_study=optuna_study,
+                optuna_study=_brought_up_to_date(optuna_study, job, repository, record),
                 engines=supervisor,
                 watcher=watcher,
                 log_folder=log_folder(settings, name),
@@ -108,30 +103,27 @@ def run_study(
             return judgement
 
 
-def _open_database(url: str, name: str) -> Repository:
+@contextmanager
+def _open_database(url: str, name: str) -> Iterator[tuple[Repository, optuna.Study]]:
     """Open the database, with all tables made: ours and Optuna's.
 
     Optuna makes its tables without a lock; two first studies at once would trip each other up.
     """
-    with lease(database_lock(url), "the database", wait=True):
-        repository = open_repository(url)
-        sampler = optuna.samplers.RandomSampler()
-        close_optuna_study(open_optuna_study(url, name, directions=OBJECTIVES, sampler=sampler))
-    return repository
-
-
-def _stored_spec(repository: Repository, name: str) -> Json | None:
-    try:
-        return repository.study(name).spec
-    except UnknownStudy:
-        return None
+    with ExitStack() as stack:
+        with lease(database_lock(url), "the database", wait=True):
+            repository = stack.enter_context(open_repository(url))
+            # The controller brings its own sampler.
+            sampler = optuna.samplers.RandomSampler()
+            study = open_optuna_study(url, name, directions=OBJECTIVES, sampler=sampler)
+            stack.callback(close_optuna_study, study)
+        yield repository, study
 
 
 def _judge_again(
     job: Job,
     repository: Repository,
     record: StudyRecord,
-    before: Json | None,
+    earlier: Earlier | None,
     watcher: TalkingWatcher,
 ) -> None:
     """Judge the stored trials by this budget; one that cannot be judged by is not kept."""
@@ -139,8 +131,8 @@ def _judge_again(
     try:
         rejudged = rejudge(repository, record.id, yardstick)
     except ObjectiveError:
-        if before is not None:
-            repository.update_spec(record.id, before)
+        if earlier is not None:
+            repository.update_spec(record.id, earlier.study.spec)
             repository.set_state(record.id, "interrupted")
         raise
     if rejudged:
@@ -164,25 +156,14 @@ def _marked_when_cut_short(
         raise
 
 
-@contextmanager
-def _optuna_study(
-    url: str,
-    job: Job,
-    repository: Repository,
-    record: StudyRecord,
-) -> Iterator[optuna.Study]:
-    """Open Optuna's index of the study, brought to what is stored."""
-    # The controller brings its own sampler.
-    sampler = optuna.samplers.RandomSampler()
-    study = open_optuna_study(url, record.name, directions=OBJECTIVES, sampler=sampler)
-    try:
-        study = rebuild_if_stale(
-            study,
-            repository,
-            record.id,
-            distributions=distributions(job.lattice),
-            indices_of=job.lattice.indices,
-        )
-        yield study
-    finally:
-        close_optuna_study(study)
+def _brought_up_to_date(
+    study: optuna.Study, job: Job, repository: Repository, record: StudyRecord
+) -> optuna.Study:
+    """Return Optuna's index of the study as what is stored says; closing either closes both."""
+    return rebuild_if_stale(
+        study,
+        repository,
+        record.id,
+        distributions=distributions(job.lattice),
+        indices_of=job.lattice.indices,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +16,17 @@ from storage.faults import missing_driver, translated_errors, unavailable
 from storage.masking import mask_url
 
 DEFAULT_URL: Final = "sqlite:///autotune.db"
-OPTUNA_TABLES: Final = frozenset(("studies", "trials", "version_info"))
-"""Some of Optuna's tables, by which a database of it is known."""
-
+_OPTUNA_TABLES: Final = frozenset(("studies", "trials", "version_info"))
 _SQLITE_DRIVERS: Final = ("sqlite", "sqlite+pysqlite")
 _URL_HINT = "Write sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME."
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Whose tables a database holds."""
+
+    ours: bool = False
+    optuna: bool = False
 
 
 def resolve_url(option: str | None, environ: Mapping[str, str]) -> str:
@@ -61,11 +68,8 @@ def open_database(url: str, *, create: bool = True) -> Engine:
     return engine
 
 
-def check_database(url: str) -> bool:
+def check_database(url: str) -> Contents:
     """Check that studies can be kept in a database, and change nothing.
-
-    Returns:
-        Whether it holds tables of ours.
 
     Raises:
         StorageUnavailable: If it could not be opened, written or created, or if it is an
@@ -78,12 +82,12 @@ def check_database(url: str) -> bool:
     engine = _engine(parsed, url, write=False)
     try:
         with translated_errors(url):
-            ours = exists and _check_tables(engine, url)
+            contents = _check_tables(engine, url) if exists else Contents()
     finally:
         engine.dispose()
     if path is not None:
         sqlite.check_writable(path)
-    return ours
+    return contents
 
 
 def parse_url(url: str) -> URL:
@@ -182,18 +186,18 @@ def _require_tables(engine: Engine, url: str) -> None:
             )
 
 
-def _check_tables(engine: Engine, url: str) -> bool:
-    """Return whether there are tables of ours; refuse a file that is another program's."""
+def _check_tables(engine: Engine, url: str) -> Contents:
+    """Return whose tables there are; refuse a file that is another program's."""
     with engine.connect() as connection:
+        names = set(inspect(connection).get_table_names())
         revision = migrate.stored_revision(connection)
         if revision is not None:
             migrate.require_known(connection, revision)
-            return True
-        names = set(inspect(connection).get_table_names())
-    if engine.dialect.name == "sqlite" and names and not names >= OPTUNA_TABLES:
+    found = Contents(ours=revision is not None, optuna=names >= _OPTUNA_TABLES)
+    if engine.dialect.name == "sqlite" and names and found == Contents():
         raise StorageUnavailable(
             f"{mask_url(url)} belongs to another program: it has tables, and neither Optuna's "
             "nor ours.",
             hint="Choose another file with --storage.",
         )
-    return False
+    return found

@@ -17,7 +17,7 @@ _HARMLESS: Final = frozenset(
 )
 
 # In texts that are no URL: better too much than too little.
-_PASSWORD = re.compile(r"^((?:[\w+.-]+:/+)?[^:/@]*:)(?!//).+@", re.DOTALL)
+_PASSWORD = re.compile(r"^([\w+.-]+:/+[^:/]*:|[^:/@]*:(?!//)).+@", re.DOTALL)
 _PARAMETER = re.compile(r"([?&#;])([^=?&#;]*)=[^?&#;]*")
 _IN_TEXT = re.compile(r"[A-Za-z][\w+.-]*:/+[^\s'\"`]+")
 

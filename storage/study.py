@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -95,6 +95,24 @@ def open_optuna_study(
         raise
     _storages[study] = storage
     return study
+
+
+def check_optuna_study(url: str, name: str, *, directions: int) -> None:
+    """Return if ``open_optuna_study`` would create or load this study; change nothing.
+
+    Optuna's tables must be there.
+
+    Raises:
+        StorageUnavailable, StorageError: As ``open_optuna_study`` does.
+    """
+    storage = _open_storage(url, write=False)
+    try:
+        with _translated(url), suppress(KeyError):  # No such study.
+            _require_claimable(
+                optuna.load_study(study_name=optuna_name(name), storage=storage), directions
+            )
+    finally:
+        _dispose(storage)
 
 
 def close_optuna_study(study: optuna.Study) -> None:
@@ -288,13 +306,18 @@ def _local_time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone().replace(tzinfo=None)
 
 
-def _open_storage(url: str) -> RDBStorage:
+def _open_storage(url: str, *, write: bool = True) -> RDBStorage:
     # Optuna formats the URL with its schema version, so braces would count as fields.
     escaped = url.replace("{", "{{").replace("}", "}}")
-    options = engine_options(parse_url(url))
+    options = engine_options(parse_url(url), write=write)
     try:
         with _translated(url):
-            storage = RDBStorage(escaped, engine_kwargs=options, skip_compatibility_check=True)
+            storage = RDBStorage(
+                escaped,
+                engine_kwargs=options,
+                skip_compatibility_check=True,
+                skip_table_creation=not write,
+            )
     except ImportError as error:
         raise missing_driver(url) from error
     stored, known = storage.get_current_version(), storage.get_head_version()
@@ -329,14 +352,18 @@ def _translated(url: str) -> Iterator[None]:
 
 def _claim(study: optuna.Study, directions: int) -> None:
     """Mark the study as ours; a database may hold studies of other programs."""
-    name = study.study_name
+    _require_claimable(study, directions)
     if _OWNER_KEY not in study.user_attrs:
-        if study.trials:
-            raise StorageError(
-                f"The Optuna study {name!r} in this database belongs to another program.",
-                hint="Give another --study-name, or another database with --storage.",
-            )
         study.set_user_attr(_OWNER_KEY, 1)
+
+
+def _require_claimable(study: optuna.Study, directions: int) -> None:
+    name = study.study_name
+    if _OWNER_KEY not in study.user_attrs and study.trials:
+        raise StorageError(
+            f"The Optuna study {name!r} in this database belongs to another program.",
+            hint="Give another --study-name, or another database with --storage.",
+        )
     if len(study.directions) != directions:
         raise StorageError(
             f"The Optuna study {name!r} has {len(study.directions)} objectives, not {directions}.",

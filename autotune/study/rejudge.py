@@ -9,21 +9,12 @@ from autotune.engine.protocol import request_arrays
 from autotune.study.outcomes import Yardstick
 from objectives.measurement import Measurement
 from objectives.samples import RequestSamples
-from storage.errors import UnknownStudy
 from storage.records import TrialFailure, TrialRecord
 from storage.repository import Repository
 
 JUDGED_STATES = ("complete", "infeasible", "invalid")
 LATE = "client_bound"
 """The one reason for which a replay does not count that depends on the budget."""
-
-
-def frozen_peak(repository: Repository, name: str) -> int | None:
-    """Return the peak concurrency that a study's ladders were made for, None if it is new."""
-    try:
-        return repository.study(name).fingerprint.get("peak_concurrency")
-    except UnknownStudy:
-        return None
 
 
 def rejudge(repository: Repository, study_id: int, yardstick: Yardstick) -> tuple[int, ...]:

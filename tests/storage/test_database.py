@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from storage.database import (
+    Contents,
     check_database,
     engine_options,
     open_database,
@@ -214,24 +215,24 @@ def with_tables(path: Path, *statements: str) -> None:
 
 
 def test_a_place_for_a_new_database_is_left_empty(url: str, tmp_path: Path) -> None:
-    assert check_database(url) is False
+    assert check_database(url) == Contents()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_database_of_ours_is_known(url: str, tmp_path: Path) -> None:
     open_database(url).dispose()
     before = (tmp_path / "study.db").read_bytes()
-    assert check_database(url) is True
+    assert check_database(url) == Contents(ours=True)
     assert (tmp_path / "study.db").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["study.db"]
 
 
 def test_an_empty_file_and_one_of_optuna_can_be_used(url: str, tmp_path: Path) -> None:
     (tmp_path / "study.db").touch()
-    assert check_database(url) is False
+    assert check_database(url) == Contents()
     names = ("studies", "trials", "version_info", "alembic_version")
     with_tables(tmp_path / "study.db", *(f"CREATE TABLE {name} (x)" for name in names))
-    assert check_database(url) is False
+    assert check_database(url) == Contents(optuna=True)
 
 
 def test_a_file_of_another_program_is_refused(url: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from storage.records import Outcome, StudyRecord
 from storage.repository import Repository
 from storage.study import (
     Reconciled,
+    check_optuna_study,
     close_optuna_study,
     open_optuna_study,
     optuna_name,
@@ -32,6 +33,10 @@ pytestmark = pytest.mark.usefixtures("prepared")
 
 def _open(url: str, name: str = "night", *, directions: int = 2) -> optuna.Study:
     return open_optuna_study(url, name, directions=directions, sampler=TPESampler(seed=1))
+
+
+def _check(url: str) -> None:
+    check_optuna_study(url, "night", directions=2)
 
 
 @pytest.fixture
@@ -93,8 +98,9 @@ def test_a_study_of_another_program_is_not_touched(url: str, tmp_path: Path) -> 
     storage = optuna.storages.RDBStorage(url)
     theirs = optuna.create_study(study_name="night", storage=storage, directions=["minimize"] * 2)
     theirs.ask()
-    with pytest.raises(StorageError, match="belongs to another program"):
-        _open(url)
+    for refuses in (_open, _check):
+        with pytest.raises(StorageError, match="belongs to another program"):
+            refuses(url)
     assert [trial.state for trial in theirs.trials] == [TrialState.RUNNING]
     storage.remove_session()
     storage.engine.dispose()
@@ -103,6 +109,16 @@ def test_a_study_of_another_program_is_not_touched(url: str, tmp_path: Path) -> 
 def test_another_number_of_objectives_is_refused(study: optuna.Study, url: str) -> None:
     with pytest.raises(StorageError, match="has 2 objectives, not 3"):
         _open(url, directions=3)
+    with pytest.raises(StorageError, match="has 2 objectives, not 3"):
+        check_optuna_study(url, "night", directions=3)
+
+
+def test_a_study_that_could_be_made_is_not_made(url: str, tmp_path: Path) -> None:
+    before = (tmp_path / "study.db").read_bytes()
+    _check(url)
+    assert (tmp_path / "study.db").read_bytes() == before
+    close_optuna_study(_open(url))
+    _check(url)
 
 
 def test_tables_of_another_optuna_are_refused(url: str, tmp_path: Path) -> None:

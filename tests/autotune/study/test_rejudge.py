@@ -11,10 +11,11 @@ import optuna
 import pytest
 
 from autotune.engine.protocol import Failure, TrialFailed
+from autotune.study.earlier import earlier_study
 from autotune.study.job import Job, make_job
 from autotune.study.judgement import Judgement, judge
 from autotune.study.outcomes import Yardstick
-from autotune.study.rejudge import frozen_peak, rejudge
+from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
 from objectives.errors import ObjectiveError
 from objectives.limits import parse_budget
@@ -294,17 +295,16 @@ def test_a_killed_judging_is_finished_or_undone(
 
 def test_the_ladders_of_a_study_outlast_its_budget(folder: Path) -> None:
     loose = "ttft_p95:60000 tpot_p95:5000"
-    with repository_in(folder) as (repository, _):
-        peak = frozen_peak(repository, "study")
-        assert frozen_peak(repository, "another") is None
-    assert peak is not None
+    earlier = earlier_study(f"sqlite:///{folder / 'study.db'}", "study")
+    assert earlier is not None
+    assert earlier.peak_concurrency is not None
     job = make_job(
         settings_of(budget=loose),
         small_trace(),
         parse_budget(loose),
         (),
         DESCRIPTION,
-        peak=peak,
+        peak=earlier.peak_concurrency,
     )
     assert job.fingerprint() == job_of().fingerprint()
     assert job_of(budget=loose).fingerprint() != job.fingerprint()
