@@ -23,6 +23,7 @@ from autotune.study.sampler import distributions
 from autotune.study.session import (
     describe_engine,
     device_lease,
+    fit_traffic,
     log_folder,
     open_supervisor,
     read_traffic,
@@ -59,14 +60,17 @@ def run_study(
     url = resolve_url(settings.storage, environ)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     check_storage(url, name)
-    traffic = read_traffic(settings)
-    for sentence in traffic.trace.notes.sentences():
+    given = read_traffic(settings)
+    for sentence in given.trace.notes.sentences():
         watcher.say(sentence)
     with ExitStack() as stack:
         stack.enter_context(lease(study_lock(url, name), f"study {name!r}"))
         supervisor = stack.enter_context(open_supervisor(settings, name))
         watcher.say("asking vLLM for its defaults")
         described = describe_engine(settings, supervisor)
+        traffic = fit_traffic(given, settings, described.info.max_model_len)
+        for sentence in traffic.trace.notes.since(given.trace.notes):
+            watcher.say(sentence)
         stack.enter_context(device_lease(described.info))
         earlier = earlier_study(url, name)
         job = make_job(
