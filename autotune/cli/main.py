@@ -12,13 +12,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from autotune import __version__
-from autotune.cli import best, replay, show, studies, trace, trials, tune
+from autotune.cli import best, doctor, replay, show, studies, trace, trials, tune
 from autotune.cli.files import TolerantStream
 from autotune.cli.parsing import REFUSED, as_usage_error
 from autotune.cli.tables import plain_line
 from autotune.errors import AutotuneError
 from objectives.errors import ObjectiveError
-from storage.errors import FingerprintMismatch, StorageError, UnknownStudy, UnknownTrial
+from storage.errors import (
+    FingerprintMismatch,
+    StorageError,
+    StorageUnavailable,
+    UnknownStudy,
+    UnknownTrial,
+    UnusableName,
+)
 
 app = typer.Typer(
     name="autotune",
@@ -32,7 +39,11 @@ app.command("trials")(trials.trials)
 app.command("show")(show.show)
 app.command("studies")(studies.studies)
 app.command("replay")(replay.replay)
+app.command("doctor")(doctor.doctor)
 app.add_typer(trace.app)
+
+
+_USAGE = (FingerprintMismatch, UnknownStudy, UnknownTrial, UnusableName)
 
 
 def _version(wanted: bool) -> None:
@@ -67,7 +78,7 @@ def run() -> NoReturn:
     debug = "--debug" in sys.argv[1:]
     _prepare_streams()
     try:
-        code = app(prog_name="autotune", standalone_mode=False)
+        left_with = app(prog_name="autotune", standalone_mode=False)
     except REFUSED as refused:
         error = as_usage_error(refused)
         if error.message:
@@ -81,8 +92,8 @@ def run() -> NoReturn:
     except ObjectiveError as error:
         _fail(error.message, error.hint, 2, debug=debug)
     except StorageError as error:
-        usage = isinstance(error, FingerprintMismatch | UnknownStudy | UnknownTrial)
-        _fail(error.message, error.hint, 2 if usage else 4, debug=debug)
+        code = 2 if isinstance(error, _USAGE) else 4
+        _fail(error.message, error.hint, code, debug=debug)
     except OSError as error:
         _fail(f"{error.filename or 'output'}: {error.strerror}", "", 4, debug=debug)
     except SystemExit as leaving:
@@ -91,7 +102,7 @@ def run() -> NoReturn:
         if isinstance(leaving.__context__, BrokenPipeError):
             sys.exit(0)
         raise
-    sys.exit(code or 0)
+    sys.exit(left_with or 0)
 
 
 def _prepare_streams() -> None:
@@ -106,11 +117,22 @@ def _prepare_streams() -> None:
 
 
 def _fail(message: str, hint: str, code: int, *, debug: bool) -> NoReturn:
-    if debug:
-        traceback.print_exc()
-    lines = [f"error: {message}", f"hint: {hint}"] if hint else [f"error: {message}"]
     stream = TolerantStream(sys.stderr)
-    for line in lines:
-        stream.write(plain_line(" ".join(line.split())) + "\n")
+    if debug:
+        stream.write(_masked(traceback.format_exc()))
+    stream.write(plain_line(f"error: {' '.join(_masked(message).split())}") + "\n")
+    if hint:
+        stream.write(plain_line(f"hint: {' '.join(hint.split())}") + "\n")
     stream.flush()
     sys.exit(code)
+
+
+def _masked(text: str) -> str:
+    """Return a text that may quote what the user gave, without the secrets of any URL."""
+    error = sys.exception()
+    url = error.url if isinstance(error, StorageUnavailable) else None
+    if url is None and "://" not in text:
+        return text
+    from storage.masking import hide_secrets  # Loads SQLAlchemy.
+
+    return hide_secrets(text, url)

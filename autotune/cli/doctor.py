@@ -1,0 +1,117 @@
+"""``autotune doctor``: what a model's KV cache costs, and whether traffic fits it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.options import Format, OutputFormat, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.study.checkup import Checkup
+    from autotune.study.findings import Finding
+
+
+def doctor(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Path or hub name of the model, or demo:tiny-llama.", show_default=False
+        ),
+    ],
+    *,
+    trace: Annotated[
+        str | None, typer.Option(help="Trace file, or demo:mixed, to see what it needs.")
+    ] = None,
+    window: Window = None,
+    engine_arg: Annotated[
+        list[str] | None, typer.Option(help="vLLM engine argument, key=value. Repeatable.")
+    ] = None,
+    start: Annotated[
+        bool,
+        typer.Option("--start", help="Start one engine with these arguments and ask it."),
+    ] = False,
+    log_folder: Annotated[Path, typer.Option(help="Where the engine's log goes.")] = Path(
+        "autotune-logs"
+    ),
+    output_format: Format = OutputFormat.TABLE,
+) -> None:
+    """Show what the KV cache costs, how many tokens fit, and which max_model_len is enough."""
+    import json
+
+    from autotune.cli.signals import Interrupted, raised_signals
+    from autotune.cli.watch import ScreenWatcher
+    from autotune.errors import EnvironmentFault, UsageError
+    from autotune.settings import load_settings, parse_engine_args
+
+    if window is not None and trace is None:
+        raise UsageError("--window needs a --trace", hint="give the trace that it is cut from")
+    settings = load_settings(
+        None,
+        {
+            "model": model,
+            "trace": trace or "",
+            "window": window,
+            "engine_args": parse_engine_args(engine_arg or []),
+            "log_folder": log_folder,
+        },
+    )
+    try:
+        with raised_signals(), ScreenWatcher() as watcher:
+            from autotune.study.checkup import check_up, checkup_json
+            from autotune.study.findings import findings_of
+
+            checkup = check_up(settings, watcher, start=start)
+    except Interrupted as interruption:
+        raise typer.Exit(interruption.exit_code) from interruption
+    findings = findings_of(checkup)
+    if output_format is OutputFormat.JSON:
+        found = [
+            {"name": each.name, "state": each.state, "sentence": each.sentence}
+            for each in findings
+        ]
+        typer.echo(json.dumps({**checkup_json(checkup), "findings": found}, indent=2))
+    else:
+        typer.echo("\n".join(_lines(checkup, findings)))
+    if checkup.engine.failure is not None:
+        raise EnvironmentFault(
+            f"the engine did not start: {checkup.engine.failure}",
+            hint=f"its log is {checkup.engine.log}",
+        )
+
+
+def _lines(checkup: Checkup, findings: Sequence[Finding]) -> list[str]:
+    """Return the figures, and below them the findings; a sentence is not wrapped."""
+    width = max(len(name) for name, _ in _figures(checkup))
+    figures = [f"{name:{width}}  {value}" for name, value in _figures(checkup)]
+    return [*figures, "", *(f"{each.state:4}  {each.sentence}" for each in findings)]
+
+
+def _figures(checkup: Checkup) -> list[tuple[str, str]]:
+    from autotune.hardware.model_shape import EngineDecides
+    from autotune.study.findings import layers_text, size
+
+    bill, engine = checkup.bill, checkup.engine
+    rows = [("model", checkup.model)]
+    if isinstance(bill, EngineDecides):
+        rows.append(("bytes per token", "the engine decides"))
+    else:
+        rows += [("layers", layers_text(each)) for each in bill.shape.layers]
+        rows.append(("bytes per token", f"{bill.bytes_per_token} ({size(bill.bytes_per_token)})"))
+    for name in ("max_model_len", "max_num_batched_tokens", "max_num_seqs"):
+        if (value := engine.number(name)) is not None:
+            rows.append((name, str(value)))
+    for name, tokens in (
+        ("tokens that fit, estimate", checkup.estimated_tokens),
+        ("tokens that fit, engine", engine.reported_tokens),
+    ):
+        if tokens is not None:
+            rows.append((name, str(tokens)))
+    if checkup.traffic is not None:
+        rows.append(("tokens at the peak", str(checkup.traffic.need.tokens)))
+        rows.append(("longest request", str(checkup.traffic.trace.longest_request)))
+    return rows
