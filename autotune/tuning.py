@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import optuna
 
 from autotune.controller import Controller, Watcher
-from autotune.engine.supervisor import Supervisor
+from autotune.engine.supervisor import Description, Supervisor
 from autotune.lease import database_lock, lease, study_lock
 from autotune.settings import TuneSettings
 from autotune.study.costs import OBJECTIVES
@@ -17,10 +17,12 @@ from autotune.study.earlier import Earlier, check_storage, earlier_study
 from autotune.study.job import Job, make_job
 from autotune.study.judgement import Judgement
 from autotune.study.outcomes import Yardstick
+from autotune.study.outlook import outlook
 from autotune.study.plan import finished_trials
 from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
 from autotune.study.session import (
+    Traffic,
     describe_engine,
     device_lease,
     fit_traffic,
@@ -73,14 +75,7 @@ def run_study(
             watcher.say(sentence)
         stack.enter_context(device_lease(described.info))
         earlier = earlier_study(url, name)
-        job = make_job(
-            settings,
-            traffic.trace,
-            traffic.budget,
-            traffic.classes,
-            described,
-            peak=None if earlier is None else earlier.peak_concurrency,
-        )
+        job = _job(settings, traffic, described, earlier)
         repository, optuna_study = stack.enter_context(_open_database(url, name))
         if job.classes:
             watcher.say("classes of prompt length: " + " ".join(c.text for c in job.classes))
@@ -105,6 +100,45 @@ def run_study(
                     f"{settings.trials} trials"
                 )
             return judgement
+
+
+def plan_study(
+    settings: TuneSettings, say: Callable[[str], None], *, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """Check all that can be checked without an engine; return what would be run.
+
+    Nothing is made but the log of the engine host.
+
+    Raises:
+        AutotuneError, ObjectiveError, StorageError: as ``run_study`` would before its first
+            engine, but for leases.
+    """
+    name = study_name(settings)
+    url = resolve_url(settings.storage, environ)
+    check_storage(url, name)
+    traffic = read_traffic(settings)
+    say("asking vLLM for its defaults")
+    with open_supervisor(settings, name) as supervisor:
+        described = describe_engine(settings, supervisor)
+    traffic = fit_traffic(traffic, settings, described.info.max_model_len)
+    earlier = earlier_study(url, name)
+    job = _job(settings, traffic, described, earlier)
+    state, finished = ("new", 0) if earlier is None else (earlier.study.state, earlier.finished)
+    study = {"name": name, "state": state, "finished_trials": finished}
+    return {"study": study, **outlook(job)}
+
+
+def _job(
+    settings: TuneSettings, traffic: Traffic, described: Description, earlier: Earlier | None
+) -> Job:
+    return make_job(
+        settings,
+        traffic.trace,
+        traffic.budget,
+        traffic.classes,
+        described,
+        peak=None if earlier is None else earlier.peak_concurrency,
+    )
 
 
 @contextmanager

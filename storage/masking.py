@@ -24,6 +24,8 @@ _IN_TEXT = re.compile(r"[A-Za-z][\w+.-]*:/+[^\s'\"`]+")
 
 def mask_url(url: str) -> str:
     """Return the URL with its password, and parameters that may be secret, as ``***``."""
+    # An argument that is no UTF-8 has characters that no URL can be written with.
+    url = url.encode(errors="backslashreplace").decode()
     parsed = _parsed(url)
     if parsed is None:
         return _PARAMETER.sub(_masked_parameter, _PASSWORD.sub(rf"\1{MASK}@", url))

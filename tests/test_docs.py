@@ -19,7 +19,7 @@ import yaml
 from typer.main import get_command
 
 import autotune.errors
-from autotune import __version__, controller
+from autotune import __version__, controller, tuning
 from autotune.candidates import diagnosis, starts
 from autotune.cli import show, signals, tune
 from autotune.cli.main import app
@@ -297,6 +297,7 @@ def rates() -> list[str]:
         ("json.md", keys_written(tune, "_print")),
         ("json.md", engine_keys()),
         ("json.md", keys_written(outlook, "outlook")),
+        ("json.md", keys_written(tuning, "plan_study")),
         ("json.md", [each.name for each in fields(records.StudySummary)]),
         ("json.md", replay_keys()),
         ("storage.md", [*schema.metadata.tables, schema.VERSION_TABLE]),

@@ -186,26 +186,17 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
 def _plan(settings: TuneSettings, output_format: OutputFormat) -> None:
     """Check everything that can be checked without an engine, and print what would be run."""
     import json
+    import os
 
+    from autotune.cli.tables import plain_line
     from autotune.cli.words import plan_lines
-    from autotune.study.job import make_job
-    from autotune.study.outlook import outlook
-    from autotune.study.session import (
-        describe_engine,
-        fit_traffic,
-        open_supervisor,
-        read_traffic,
-        study_name,
-    )
+    from autotune.tuning import plan_study
 
-    traffic = read_traffic(settings)
-    typer.echo("asking vLLM for its defaults", err=True)
-    with open_supervisor(settings, study_name(settings)) as supervisor:
-        described = describe_engine(settings, supervisor)
-    traffic = fit_traffic(traffic, settings, described.info.max_model_len)
-    job = make_job(settings, traffic.trace, traffic.budget, traffic.classes, described)
-    plan = outlook(job)
+    plan = plan_study(settings, lambda text: typer.echo(text, err=True), environ=os.environ)
     if output_format is OutputFormat.JSON:
         typer.echo(json.dumps(plan, indent=2))
-    else:
-        typer.echo("\n".join(plan_lines(plan)))
+        return
+    study = plan.pop("study")
+    earlier = f", {study['finished_trials']} trials finished" if study["state"] != "new" else ""
+    typer.echo(plain_line(f"study: {study['name']!r} is {study['state']}{earlier}"))
+    typer.echo("\n".join(plan_lines(plan)))

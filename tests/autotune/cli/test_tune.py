@@ -147,3 +147,37 @@ def test_too_many_failures_exit_with_5(tune: Tune) -> None:
     assert (ran.code, ran.out) == (5, "")
     assert "error: 2 trials in a row failed with oom_start: the evidence" in ran.err
     assert states() == ["interrupted", "complete", "infeasible", "infeasible"]
+
+
+def test_a_dry_run_says_whether_the_study_is_new_and_makes_nothing(tune: Tune) -> None:
+    before = sorted(Path().iterdir())
+    ran = tune(ScriptedEngines(), "--dry-run")
+    assert ran.code == 0
+    assert ran.out.startswith("study: 's' is new\n")
+    assert sorted(Path().iterdir()) == before
+    tune(ScriptedEngines(), "--trials", "2")
+    ran = tune(ScriptedEngines(), "--dry-run")
+    assert ran.out.startswith("study: 's' is finished, 2 trials finished\n")
+    body = json.loads(tune(ScriptedEngines(), "--dry-run", "--format", "json").out)
+    assert body["study"] == {"name": "s", "state": "finished", "finished_trials": 2}
+
+
+def test_an_unusable_database_is_known_before_vllm_is_asked(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(tuning, "describe_engine")
+    Path("autotune.db").write_text("a shopping list\n" * 100)
+    before = sorted(Path().iterdir())
+    for more in ((), ("--dry-run",)):
+        ran = tune(ScriptedEngines(), *more)
+        assert (ran.code, ran.out) == (4, "")
+        error, hint = ran.err.splitlines()
+        assert error.endswith("file is not a database.")
+        assert hint == "hint: Choose another file with --storage."
+    assert sorted(Path().iterdir()) == before
+
+
+def test_a_job_that_cannot_be_made_leaves_no_database(tune: Tune) -> None:
+    ran = tune(ScriptedEngines(), "--tile", "1000000,8", "--knob", "max_num_batched_tokens=1")
+    assert ran.code == 2
+    assert not Path("autotune.db").exists()
