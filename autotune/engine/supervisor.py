@@ -200,6 +200,10 @@ class Supervisor:
             self._janitor.communicate()
             self._janitor = None
 
+    def running(self) -> frozenset[Process]:
+        """Return the processes that run for us: the host, and what it has started."""
+        return frozenset() if self._folder is None else self._folder.running()
+
     def kill(self) -> None:
         """End the host and everything that it has started. Safe to repeat."""
         if self._channel is not None:

@@ -50,6 +50,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(flush=True)
 signal.pause()
 """
+SLEEPER = "import signal; print(flush=True); signal.pause()"
 STOPPED = """
 import os, signal
 print(flush=True)
@@ -130,7 +131,7 @@ def test_a_runaway_is_found_and_ended(run: Path) -> None:
 
 def test_another_run_is_left_alone(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
-    ours, theirs = start(run, DEAF), start(other, DEAF)
+    ours, theirs = start(run, SLEEPER), start(other, SLEEPER)
     end(run, ours)
     assert [process.pid for process in processes_of(other)] == [theirs.pid]
     end(other, theirs)
@@ -147,7 +148,7 @@ def test_a_zombie_does_not_run() -> None:
 
 
 def test_a_pid_that_is_used_again_is_another_process(run: Path) -> None:
-    leader = start(run, DEAF)
+    leader = start(run, SLEEPER)
     (process,) = processes_of(run)
     earlier = Process(process.pid, process.started - 1)
     assert not earlier.runs
@@ -164,15 +165,16 @@ def test_what_is_said_of_a_process_is_what_psutil_says() -> None:
     assert ours in set(all_processes())
     assert ours.parent == theirs.ppid()
     assert ours.name == theirs.name()
-    assert ours.descriptors == theirs.num_fds() + 1  # The one that lists them.
+    assert ours.descriptors == theirs.num_fds()
     assert 0 < ours.memory_bytes <= theirs.memory_info().rss
 
 
 def test_nothing_is_said_of_a_process_that_has_ended() -> None:
-    child = subprocess.Popen(["true"])
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     process = Process.of(child.pid)
-    child.wait()
     assert process is not None
+    child.communicate()
+    assert not process.runs
     assert (process.parent, process.name, process.deaf) == (None, "", False)
     assert (process.memory_bytes, process.descriptors) == (0, 0)
     assert process.segments() == frozenset()
@@ -196,7 +198,7 @@ def test_shared_memory_is_unlinked_when_nobody_has_it_mapped() -> None:
 
 
 def test_the_mark_is_the_whole_value(run: Path) -> None:
-    leader = start(run, DEAF)
+    leader = start(run, SLEEPER)
     assert processes_of(run.with_name(run.name[:-1])) == frozenset()
     assert processes_of(Path(sys.prefix)) == frozenset()
     end(run, leader)

@@ -189,6 +189,8 @@ def test_a_full_disk_is_no_obstacle(folder: RunFolder, monkeypatch: pytest.Monke
     engine, _ = engine_of(folder)
     folder.record()
     assert engine.pid in {process.pid for process in folder.running()}
+    folder.end_all()
+    engine.wait(10)
 
 
 def test_shared_memory_that_is_still_mapped_is_kept(folder: RunFolder) -> None:
