@@ -25,6 +25,7 @@ from autotune.study.session import (
     Traffic,
     describe_engine,
     device_lease,
+    end_earlier_runs,
     fit_traffic,
     log_folder,
     open_supervisor,
@@ -67,6 +68,7 @@ def run_study(
         watcher.say(sentence)
     with ExitStack() as stack:
         stack.enter_context(lease(study_lock(url, name), f"study {name!r}"))
+        end_earlier_runs(watcher.say)
         supervisor = stack.enter_context(open_supervisor(settings, name))
         watcher.say("asking vLLM for its defaults")
         described = describe_engine(settings, supervisor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.failures import telling_line
 from autotune.engine.protocol import MODEL_FAULT, EngineInfo, TrialFailed
+from autotune.engine.run_folder import end_left_over
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
 from autotune.lease import device_lock, lease
@@ -86,6 +87,16 @@ def log_folder(settings: TuneSettings, name: str) -> Path:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
     digest = hashlib.blake2b(name.encode(errors="backslashreplace"), digest_size=4).hexdigest()
     return settings.log_folder / f"{plain or 'study'}-{digest}"
+
+
+def end_earlier_runs(say: Callable[[str], None]) -> None:
+    """End what killed runs of this user have left on this machine, and say so."""
+    for remains in end_left_over():
+        pids = ", ".join(str(process.pid) for process in remains.processes) or "none"
+        say(
+            f"a run that was killed had left something: ended processes {pids}, "
+            f"removed {len(remains.segments)} segments of shared memory"
+        )
 
 
 def open_supervisor(settings: TuneSettings, name: str) -> Supervisor:

@@ -18,6 +18,7 @@ from autotune.study.session import (
     Traffic,
     describe_engine,
     device_lease,
+    end_earlier_runs,
     fit_traffic,
     log_folder,
     open_supervisor,
@@ -50,6 +51,7 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
     name = "replay"
     log = log_folder(settings, name) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
     with ExitStack() as stack:
+        end_earlier_runs(follower.say)
         supervisor = stack.enter_context(open_supervisor(settings, name))
         described = describe_engine(settings, supervisor)
         stack.enter_context(device_lease(described.info))

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from autotune.engine import supervisor as supervisor_module
+from autotune.engine.ground import GroundCheck, NotClean
 from autotune.engine.protocol import Failure, ReplayPlan, TrialFailed
 from autotune.engine.supervisor import HOST_COMMAND, Supervisor, Watchdogs, arrays_of
 from autotune.traffic.model import Trace, TraceRequest
@@ -133,6 +134,50 @@ def test_a_failed_answer_costs_the_host_its_life_and_a_fresh_one_follows(
         assert survivors([host], timeout_s=0.0) == []
         assert supervisor.validate({}) == (None, ())
         assert host_of(supervisor) != host
+
+
+def test_a_host_whose_engine_left_something_is_replaced_before_the_next_start(
+    open_supervisor: Open, tmp_path: Path
+) -> None:
+    script = {
+        "start": [[["child"], STARTED], [STARTED]],
+        "stop": [[["send", "stopped", {"stop_s": 0.0}]]],
+    }
+    with open_supervisor(script, Watchdogs(30.0, 30.0, settle_s=0.0)) as supervisor:
+        supervisor.start({}, tmp_path / "1.log")
+        supervisor.stop()
+        host = host_of(supervisor)
+        (child,) = host.children()
+        again = supervisor.start({}, tmp_path / "2.log")
+        assert again.ground.host_replaced == (
+            f"1 processes of the last engine still run after 0 s: process {child.pid} (python)"
+        )
+        assert survivors([host, child], timeout_s=0.0) == []
+        assert host_of(supervisor) != host
+
+
+def test_what_cannot_be_cleaned_is_a_failure_of_the_trial(
+    open_supervisor: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise NotClean("GPU-1 has 70.00 GiB in use")
+
+    monkeypatch.setattr(GroundCheck, "before_start", never)
+    with open_supervisor({}) as supervisor:
+        failure = failure_of(lambda: supervisor.start({}, tmp_path / "1.log"))
+    assert failure == Failure("unknown", "GPU-1 has 70.00 GiB in use")
+
+
+def test_a_host_that_has_ended_unnoticed_is_a_failure_of_the_trial(
+    open_supervisor: Open, tmp_path: Path
+) -> None:
+    script = {"stop": [[["send", "stopped", {"stop_s": 0.0}], ["kill"]]], "start": [[STARTED]]}
+    with open_supervisor(script) as supervisor:
+        supervisor.stop()
+        assert survivors([host_of(supervisor)], timeout_s=10.0) == []
+        failure = failure_of(lambda: supervisor.start({}, tmp_path / "1.log"))
+        assert failure == Failure("unknown", "the engine host ended with status -9 during start")
+        assert supervisor.start({}, tmp_path / "2.log").start_s == 2.0
 
 
 @pytest.mark.parametrize(
