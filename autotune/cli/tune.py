@@ -188,8 +188,8 @@ def _plan(settings: TuneSettings, output_format: OutputFormat) -> None:
     import json
     import os
 
+    from autotune.cli.plan_words import plan_lines
     from autotune.cli.tables import plain_line
-    from autotune.cli.words import plan_lines
     from autotune.tuning import plan_study
 
     plan = plan_study(settings, lambda text: typer.echo(text, err=True), environ=os.environ)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from autotune.cli.tables import figure, limits
+from autotune.cli.advice import held_back, next_lines
+from autotune.cli.changes import against, objective, trade
+from autotune.cli.tables import duration, figure, limits
+from autotune.study.costs import RESAMPLES
+from autotune.study.judgement import CONVERGED_COST
 from autotune.study.plan import finished_trials
 from objectives.budget import margins
 from objectives.statistics import requests_needed
@@ -15,18 +19,20 @@ if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
     from autotune.study.view import StudyView
-    from objectives.knee import TradeOff
     from objectives.limits import Limit
     from objectives.statistics import Interval
     from storage.records import TrialRecord
 
-_UNITS = {"busy_s_per_1k_tokens": "s busy per 1,000 tokens"}
-_HAZY_LOW, _HAZY_HIGH = 0.995, 1.005
+_WORTH_SAYING = 0.05
+"""Per cent of the way from the limits to the best seen that a choice may lose unmentioned."""
 
 
 def verdict_lines(judgement: Judgement) -> list[str]:
-    """Return the verdict, its reasons and its limits, one sentence a line."""
-    return list(_lines(judgement))
+    """Return the verdict, its reasons and what to do next, one sentence a line.
+
+    The first line says what to deploy, or that there is nothing.
+    """
+    return [*_lines(judgement), *next_lines(judgement)]
 
 
 def time_line(trials: Sequence[TrialRecord]) -> str:
@@ -41,23 +47,8 @@ def time_line(trials: Sequence[TrialRecord]) -> str:
         label: sum((trial.timings or {}).get(name) or 0.0 for trial in trials)
         for name, label in names.items()
     }
-    parts = ", ".join(f"{label} {seconds:.0f} s" for label, seconds in totals.items())
-    return f"{len(trials)} trials took {sum(totals.values()):.0f} s: {parts}."
-
-
-def plan_lines(plan: Mapping[str, Any]) -> list[str]:
-    """Return what a study would do, a line for each thing that there is to say."""
-    return [f"{name}: {_worded(value)}" for name, value in plan.items() if value not in ([], {})]
-
-
-def _worded(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(_worded(each) for each in value)
-    if isinstance(value, dict):
-        if isinstance(value.get("max_num_seqs"), int) and "max_num_batched_tokens" in value:
-            return limits(value)
-        return "; ".join(f"{name} {_worded(each)}" for name, each in value.items())
-    return str(value)
+    parts = ", ".join(f"{label} {duration(seconds)}" for label, seconds in totals.items())
+    return f"{len(trials)} trials took {duration(sum(totals.values()))}: {parts}."
 
 
 def state_line(view: StudyView) -> str:
@@ -69,17 +60,16 @@ def state_line(view: StudyView) -> str:
 
 def _lines(judgement: Judgement) -> Iterator[str]:
     chosen = judgement.chosen
-    if chosen is None:
+    if chosen is None or judgement.winner is None:
         yield from _nothing(judgement)
         return
     yield _headline(judgement, chosen)
     yield from _budget(judgement, chosen)
     yield from _against_baseline(judgement, chosen)
-    if judgement.code == "knee" and judgement.knee is not None:
-        for trade in judgement.knee.trade_offs:
-            yield _trade(judgement, trade)
-        if not judgement.knee.pronounced:
-            yield "The front is nearly straight here: no knee stands out."
+    held, shown = held_back(judgement, judgement.winner)
+    yield from held
+    if judgement.code == "knee":
+        yield from _trades(judgement, shown)
     yield from _certainty(judgement)
     yield from _left_out(judgement)
 
@@ -88,10 +78,9 @@ def _nothing(judgement: Judgement) -> Iterator[str]:
     if not judgement.budget.limits:
         yield from _failed_everywhere(judgement)
         return
-    nearest = judgement.nearest
     yield "Nothing keeps the budget."
-    if nearest is not None:
-        cell = judgement.cells[nearest]
+    if judgement.nearest is not None:
+        cell = judgement.cells[judgement.nearest]
         values = [
             f"{limit.key} {figure(cell.metrics.get(limit.key))} ms of {figure(limit.limit_ms)}"
             for limit in judgement.budget.limits
@@ -99,10 +88,8 @@ def _nothing(judgement: Judgement) -> Iterator[str]:
         if cell.failed_requests:
             values.append(_failed(cell))
         yield f"Nearest is {limits(cell.candidate)}: {', '.join(values)}."
-    yield (
-        "Loosen the budget (the same command with another --budget judges these trials again in "
-        "seconds), lighten the load, or give the model more hardware."
-    )
+        if cell.failed_requests:
+            yield _log_says(cell)
 
 
 def _failed_everywhere(judgement: Judgement) -> Iterator[str]:
@@ -110,7 +97,11 @@ def _failed_everywhere(judgement: Judgement) -> Iterator[str]:
     least = min(judgement.cells, key=lambda cell: cell.failed_requests)
     yield "Requests failed under every candidate."
     yield f"Fewest failed under {limits(least.candidate)}: {_failed(least)}."
-    yield f"The engine's log says why: autotune show {least.numbers[-1]} names it."
+    yield _log_says(least)
+
+
+def _log_says(cell: Cell) -> str:
+    return f"The engine's log says why: autotune show {cell.numbers[-1]} names it."
 
 
 def _failed(cell: Cell) -> str:
@@ -126,7 +117,10 @@ def _headline(judgement: Judgement, chosen: Cell) -> str:
         return f"Not converged: {name} is the only candidate that was measured."
     if judgement.code == "not_converged":
         return f"Not converged: {name} is the best so far, but the study cannot be sure of it."
-    return f"The knee is at {name} (max_num_batched_tokens/max_num_seqs)."
+    return (
+        f"The knee is at {name} (max_num_batched_tokens/max_num_seqs): the best compromise that "
+        "was measured."
+    )
 
 
 def _budget(judgement: Judgement, chosen: Cell) -> Iterator[str]:
@@ -143,7 +137,7 @@ def _budget(judgement: Judgement, chosen: Cell) -> Iterator[str]:
 def _upper(chosen: Cell, limit: Limit) -> str:
     bound = (chosen.intervals.get(limit.key) or (None, None))[1]
     if bound is not None:
-        return f"upper bound {figure(bound)}"
+        return f"with 95 % confidence at most {figure(bound)}"
     if _boundless(limit):
         return "no upper bound, as no window bounds a maximum"
     return "no upper bound, the window is too short"
@@ -156,25 +150,19 @@ def _boundless(limit: Limit) -> bool:
 
 def _kept(judgement: Judgement) -> str:
     if judgement.kept:
-        return "The budget is kept: all upper bounds are within it."
+        return "The budget is kept: the upper bounds are within it too."
     if judgement.kept is False:
-        return "The budget is met in the sample, but its upper bounds are beyond it."
+        return "The budget is met in this replay, but an upper bound is beyond it."
     if any(_boundless(limit) for limit in judgement.budget.limits):
-        return "The budget is met in the sample; a limit on a maximum is never called kept."
-    return "The budget is met in the sample; a longer window is needed to call it kept."
+        return "The budget is met in this replay; a limit on a maximum is never called kept."
+    return "The budget is met in this replay, which is too short to call it kept."
 
 
 def _against_baseline(judgement: Judgement, chosen: Cell) -> Iterator[str]:
     if judgement.baseline is None or judgement.winner == judgement.baseline:
         return
     base = judgement.cells[judgement.baseline]
-    pairs = (*judgement.names[:2], "itl_p99", "tokens_per_busy_s")
-    changes = [
-        f"{name} {figure(base.metrics.get(name))} → {figure(chosen.metrics.get(name))}"
-        for name in dict.fromkeys(pairs)
-        if base.metrics.get(name) is not None
-    ]
-    yield f"Against the baseline {limits(base.candidate)}: {', '.join(changes)}."
+    yield from against(judgement, base, chosen)
     if not base.feasible:
         broken = [
             f"{limit.key} {figure(base.metrics.get(limit.key))} of {figure(limit.limit_ms)} ms"
@@ -186,67 +174,75 @@ def _against_baseline(judgement: Judgement, chosen: Cell) -> Iterator[str]:
         fault = "breaks the budget" if judgement.budget.limits else "is no alternative"
         yield f"The baseline {fault}: {', '.join(broken)}."
     elif judgement.gain is not None:
-        yield f"The gain is {_gain(judgement, judgement.gain)}."
+        yield f"All in all it gains {_gain(judgement, judgement.gain)}."
 
 
 def _gain(judgement: Judgement, gain: tuple[float, Interval]) -> str:
     estimate, bounds = gain
-    return (
-        f"{figure(estimate, 2)} {_widths(judgement)} "
-        f"(90 % interval {figure(bounds.low, 2)} to {figure(bounds.high, 2)})"
-    )
+    sure = ""
+    if bounds.low is not None and bounds.high is not None:
+        sure = f" (90 % interval {100 * bounds.low:.0f} to {100 * bounds.high:.0f} %)"
+    return f"{100 * estimate:.0f} % {_way(judgement)}{sure}"
 
 
-def _widths(judgement: Judgement) -> str:
-    """Return the unit of a score: without limits it is the way from the best to its double."""
-    return "widths of the budget" if judgement.budget.limits else "doublings"
+def _way(judgement: Judgement) -> str:
+    """Return what a score of 1 is, as a length: 0 is the best seen in everything."""
+    start = "your limits" if judgement.budget.limits else "twice the best seen"
+    return f"of the way from {start} to the best seen"
 
 
-def _trade(judgement: Judgement, trade: TradeOff) -> str:
-    other = limits(judgement.cells[trade.neighbour].candidate)
-    changes = [
-        f"{_named(name)} {_change(change)}"
-        for name, change in zip(judgement.names, trade.changes, strict=True)
-        if not _HAZY_LOW <= 1 + change <= _HAZY_HIGH
-    ]
-    return f"Moving on to {other} would change {', '.join(changes) or 'nothing'}."
-
-
-def _named(name: str) -> str:
-    return _UNITS.get(name, name)
-
-
-def _change(change: float) -> str:
-    return "without bound" if math.isinf(change) else f"by {change:+.0%}"
+def _trades(judgement: Judgement, shown: int | None) -> Iterator[str]:
+    """Say what moving on to either neighbour would change, unless it was said already."""
+    if judgement.knee is None:
+        return
+    for each in judgement.knee.trade_offs:
+        if each.neighbour != shown:
+            other = limits(judgement.cells[each.neighbour].candidate)
+            yield f"Moving on to {other}: {trade(judgement.names, each.changes)}."
+    if not judgement.knee.pronounced:
+        yield (
+            "No knee stands out: its neighbours gain about as much as they lose, so choose by "
+            "taste."
+        )
 
 
 def _certainty(judgement: Judgement) -> Iterator[str]:
     certainty = judgement.certainty
     if certainty is None or judgement.knee is None or len(judgement.cells) == 1:
         return
+    best = limits(judgement.cells[judgement.knee.cell].candidate)
     if judgement.code == "keep_default":
         if judgement.knee.cell != judgement.winner and judgement.gain is not None:
-            best = limits(judgement.cells[judgement.knee.cell].candidate)
             gain = _gain(judgement, judgement.gain)
-            yield f"{best} scored better by {gain}, which is within the noise."
+            yield f"{best} seemed to gain {gain}, which is within the noise."
         return
     share = certainty.probability[judgement.knee.cell]
-    best = limits(judgement.cells[judgement.knee.cell].candidate)
     rivals = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
     also = "" if rivals == [best] else f", and {' or '.join(rivals)} in 90 % of them"
-    cost = f"{certainty.expected_opportunity_cost:.3f} {_widths(judgement)}"
-    yield (
-        f"Confidence: {best} is best in {share:.0%} of the resamples{also}; expected loss {cost}."
-    )
+    loss = 100 * certainty.expected_opportunity_cost
+    yield f"How sure: in {share:.0%} of {RESAMPLES} resamples {best} is best{also}."
+    if loss > 100 * CONVERGED_COST:
+        yield (
+            f"That leaves too much at stake: on average {loss:.1f} % {_way(judgement)}; up to "
+            f"{100 * CONVERGED_COST:.0f} % counts as settled."
+        )
+    elif loss >= _WORTH_SAYING:
+        yield (
+            f"If it is not the best after all, little is at stake: on average {loss:.1f} % "
+            f"{_way(judgement)}."
+        )
 
 
 def _left_out(judgement: Judgement) -> Iterator[str]:
     left = [
-        _named(name)
+        objective(name)
         for name, used, ideal in zip(
             judgement.names, judgement.scores.used, judgement.scores.ideal, strict=True
         )
         if not used and math.isfinite(ideal)
     ]
     if left:
-        yield f"Not counted, since it differs by less than its noise: {', '.join(left)}."
+        yield (
+            f"Not counted, since candidates differ in it by less than repeats of one do: "
+            f"{', '.join(left)}."
+        )

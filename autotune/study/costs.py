@@ -23,7 +23,7 @@ from objectives.latency import e2e_ms, itl_ms, itl_owner, tpot_ms, ttft_ms
 from objectives.limits import Budget
 from objectives.samples import RequestSamples
 from objectives.statistics import bootstrap_draws
-from storage.records import TrialRecord
+from storage.records import Json, TrialRecord
 
 WORK_COST = "busy_s_per_1k_tokens"
 OBJECTIVES = 3
@@ -50,6 +50,7 @@ class Cell:
         intervals: from the lowest to the highest bound of any of the trials.
         feasible: whether ``metrics`` keep the budget.
         failed_requests: in all of its trials.
+        diagnosis: of the last trial, None if it has none.
     """
 
     candidate: Candidate
@@ -60,6 +61,7 @@ class Cell:
     intervals: Mapping[str, Any]
     feasible: bool
     failed_requests: int
+    diagnosis: Json | None = None
 
 
 def objective_names(budget: Budget) -> tuple[str, str, str]:
@@ -104,6 +106,7 @@ def _cell(group: Sequence[TrialRecord], budget: Budget, names: Sequence[str]) ->
         intervals=_widest([trial.intervals or {} for trial in group]),
         feasible=is_feasible(budget, metrics, failed),
         failed_requests=failed,
+        diagnosis=group[-1].diagnosis,
     )
 
 

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from autotune.candidates.starts import starting_points
 from autotune.study.job import Job
+from autotune.traffic.model import Trace
+from objectives.classes import LengthClass, class_mask
+from objectives.limits import Limit
 from objectives.statistics import requests_needed
 
 
 def outlook(job: Job) -> dict[str, Any]:
     """Return the plan of a job in names and plain values."""
-    requests = len(job.trace.requests)
     starts = starting_points(
         job.lattice, job.trace.input_lengths, job.baseline, lambda c: c != job.baseline
     )
-    needed = {
-        limit.aggregate: count
-        for limit in job.budget.limits
-        if (count := requests_needed(limit.aggregate)) is not None
-    }
     return {
-        "requests": requests,
+        "requests": len(job.trace.requests),
         "duration_s": round(job.trace.duration_s, 1),
         "longest_request": job.trace.longest_request,
         "max_model_len": job.info.max_model_len,
         "classes": " ".join(each.text for each in job.classes) or "one",
         "budget": job.budget.text or "none",
-        "too_few_requests_for": [name for name, count in needed.items() if requests < count],
+        "too_few_requests_for": too_few_requests_for(job),
         "baseline": dict(job.baseline),
         "starts": [start.candidate for start in starts],
         "ladders": {name: list(values) for name, values in job.lattice.ladders.items()},
@@ -43,3 +42,32 @@ def outlook(job: Job) -> dict[str, Any]:
         "vllm_version": job.info.vllm_version,
         "device": job.info.device,
     }
+
+
+def too_few_requests_for(job: Job) -> list[dict[str, Any]]:
+    """Return the limits that the window is too short to bound from above, each once.
+
+    With its ``limit``, the ``requests`` of the window that have such a value, and how many are
+    ``needed``: None for a maximum, which no window bounds.
+    """
+    found = {}
+    for limit in job.budget.limits:
+        counted = _counted(job.trace, limit, job.classes)
+        needed = requests_needed(limit.aggregate)
+        if needed is None or counted < needed:
+            found[limit.key] = {"limit": limit.key, "requests": counted, "needed": needed}
+    return list(found.values())
+
+
+def _counted(trace: Trace, limit: Limit, classes: tuple[LengthClass, ...]) -> int:
+    """Return how many requests have the value that a limit is about.
+
+    Those of its class alone, and where it is about time between tokens, of two tokens and more.
+    """
+    counted = np.ones(len(trace.requests), dtype=np.bool_)
+    for each in classes:
+        if each.name == limit.class_name:
+            counted &= class_mask(trace.input_lengths, each)
+    if limit.metric in ("tpot", "itl"):
+        counted &= trace.output_lengths > 1
+    return int(counted.sum())

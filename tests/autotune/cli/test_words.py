@@ -15,6 +15,7 @@ from objectives.knee import Certainty, Knee, TradeOff
 from objectives.limits import Budget, parse_budget
 from objectives.score import Scores
 from objectives.statistics import Interval
+from storage.records import Json
 from tests.autotune.study.records import limits, record
 
 NAMES = ("ttft_p95", "tpot_p95", WORK_COST)
@@ -31,6 +32,7 @@ def cell(
     upper: tuple[float | None, float | None] = (290.0, 15.0),
     rate: float = 1000.0,
     failed_requests: int = 0,
+    diagnosis: Json | None = None,
 ) -> Cell:
     costs = np.array([ttft_ms, tpot_ms, 1000 / rate])
     return Cell(
@@ -45,9 +47,16 @@ def cell(
         intervals={"ttft_p95": [0.0, upper[0]], "tpot_p95": [0.0, upper[1]]},
         feasible=failed_requests == 0,
         failed_requests=failed_requests,
+        diagnosis=diagnosis,
     )  # fmt: skip
 
 
+FULL = {
+    "code": "budget_bound",
+    "reason": "97% of the prompt tokens were computed in full steps",
+    "next_knob": "raise max_num_batched_tokens",
+}
+LIGHT = {"code": "under_loaded", "reason": "nothing was chunked", "next_knob": ""}
 CELLS = (
     cell(limits(2048), 95.0, 19.6),
     cell(limits(512), 180.0, 9.4, rate=1100),
@@ -67,8 +76,9 @@ def judgement(
     used: tuple[bool, bool, bool] = (True, True, True),
     probability: tuple[float, ...] = (0.0, 0.72, 0.28),
     knee_set: tuple[int, ...] = (1, 2),
+    expected_loss: float = 0.012,
 ) -> Judgement:
-    certainty = Certainty(np.array(probability), knee_set, 0.012, 0.05)
+    certainty = Certainty(np.array(probability), knee_set, expected_loss, 0.05)
     front = np.array([False, True, True])
     return Judgement(
         code=code,
@@ -80,7 +90,7 @@ def judgement(
         baseline=0,
         knee=None if winner is None else Knee(1, 0.2, front, *trades, certainty),
         scores=Scores(np.zeros(3), np.ones(3), 2 * np.ones(3), np.array(used)),
-        gain=None if winner is None else (0.314, Interval(0.2, None)),
+        gain=None if winner is None else (0.314, Interval(0.2, 0.4)),
         noise=None,
         kept=kept,
     )
@@ -88,28 +98,54 @@ def judgement(
 
 def test_a_knee() -> None:
     assert verdict_lines(judgement("knee", winner=1)) == [
-        "The knee is at 512/64 (max_num_batched_tokens/max_num_seqs).",
-        "ttft_p95 is 180.0 ms of 300.0 allowed (upper bound 290.0).",
-        "tpot_p95 is 9.4 ms of 16.0 allowed (upper bound 15.0).",
-        "The budget is kept: all upper bounds are within it.",
         (
-            "Against the baseline 2048/64: ttft_p95 95.0 → 180.0, tpot_p95 19.6 → 9.4, "
-            "itl_p99 58.8 → 28.2, tokens_per_busy_s 1000.0 → 1100.0."
+            "The knee is at 512/64 (max_num_batched_tokens/max_num_seqs): the best compromise "
+            "that was measured."
         ),
-        "The gain is 0.31 widths of the budget (90 % interval 0.20 to -).",
-        ("Moving on to 768/64 would change ttft_p95 by -20%, s busy per 1,000 tokens by +50%."),
-        "Moving on to 2048/64 would change ttft_p95 by +10%, tpot_p95 without bound.",
+        "ttft_p95 is 180.0 ms of 300.0 allowed (with 95 % confidence at most 290.0).",
+        "tpot_p95 is 9.4 ms of 16.0 allowed (with 95 % confidence at most 15.0).",
+        "The budget is kept: the upper bounds are within it too.",
         (
-            "Confidence: 512/64 is best in 72% of the resamples, and 512/64 or 768/64 "
-            "in 90 % of them; expected loss 0.012 widths of the budget."
+            "Better than the baseline 2048/64: tpot_p95 19.6 → 9.4 ms (-52 %), "
+            "itl_p99 58.8 → 28.2 ms (-52 %), "
+            "work 1000 → 1100 tokens per busy second (+10 %)."
         ),
+        ("Worse than the baseline 2048/64, which is the price: ttft_p95 95.0 → 180.0 ms (+89 %)."),
+        (
+            "All in all it gains 31 % of the way from your limits to the best seen "
+            "(90 % interval 20 to 40 %)."
+        ),
+        "Moving on to 768/64: ttft_p95 -20 %, but busy time per token +50 %.",
+        "Moving on to 2048/64: only a loss, ttft_p95 +10 %, tpot_p95 without bound.",
+        (
+            "How sure: in 72% of 300 resamples 512/64 is best, and 512/64 or 768/64 in 90 % of "
+            "them."
+        ),
+        (
+            "If it is not the best after all, little is at stake: on average 1.2 % of the way "
+            "from your limits to the best seen."
+        ),
+        "Next: autotune best --output serve.yaml, then vllm serve --config serve.yaml.",
     ]
 
 
 def test_a_default_that_is_kept() -> None:
-    assert verdict_lines(judgement("keep_default", winner=0))[:2] == [
+    cells = (cell(limits(2048), 95.0, 9.6, diagnosis=LIGHT), *CELLS[1:])
+    assert verdict_lines(judgement("keep_default", winner=0, cells=cells)) == [
         "Keep what you have: 2048/64 is as good as anything that was tried.",
-        "ttft_p95 is 95.0 ms of 300.0 allowed (upper bound 290.0).",
+        "ttft_p95 is 95.0 ms of 300.0 allowed (with 95 % confidence at most 290.0).",
+        "tpot_p95 is 9.6 ms of 16.0 allowed (with 95 % confidence at most 15.0).",
+        "The budget is kept: the upper bounds are within it too.",
+        "Neither limit holds 2048/64 back: nothing was chunked.",
+        (
+            "512/64 seemed to gain 31 % of the way from your limits to the best seen "
+            "(90 % interval 20 to 40 %), which is within the noise."
+        ),
+        "Next: nothing to change.",
+        (
+            "The limits hardly mattered here: to see them matter, replay busier traffic, "
+            "such as --window busiest:10m of a longer trace."
+        ),
     ]
 
 
@@ -117,19 +153,35 @@ def test_nothing_feasible() -> None:
     assert verdict_lines(judgement("nothing_feasible", winner=None, nearest=0)) == [
         "Nothing keeps the budget.",
         "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, tpot_p95 19.6 ms of 16.0.",
+        "Next: the same command with --trials raised by 8, to search on.",
         (
-            "Loosen the budget (the same command with another --budget judges these trials again "
-            "in seconds), lighten the load, or give the model more hardware."
+            "Or with --budget 'ttft_p95:300 tpot_p95:20', which 2048/64 meets: these trials are "
+            "judged again in seconds."
         ),
+        "Or lighten the load, or give the model more hardware.",
     ]
 
 
 def test_nothing_feasible_since_requests_failed() -> None:
     cells = (cell(limits(2048), 95.0, 9.6, failed_requests=1), *CELLS[1:])
     verdict = judgement("nothing_feasible", winner=None, nearest=0, cells=cells)
-    assert verdict_lines(verdict)[1] == (
-        "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, tpot_p95 9.6 ms of 16.0, 1 request failed."
-    )
+    assert verdict_lines(verdict)[1:] == [
+        (
+            "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, tpot_p95 9.6 ms of 16.0, "
+            "1 request failed."
+        ),
+        "The engine's log says why: autotune show 0 names it.",
+    ]
+
+
+def test_nothing_feasible_and_nothing_measured_of_a_limit() -> None:
+    budget = parse_budget("ttft_p95:300 itl_p99@long:16")
+    verdict = judgement("nothing_feasible", winner=None, nearest=0, budget=budget)
+    assert verdict_lines(verdict)[1:] == [
+        "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, itl_p99@long - ms of 16.0.",
+        "Next: the same command with --trials raised by 8, to search on.",
+        "Or lighten the load, or give the model more hardware.",
+    ]
 
 
 def test_nothing_feasible_without_a_budget() -> None:
@@ -148,23 +200,87 @@ def test_nothing_feasible_without_a_budget() -> None:
 
 
 def test_not_converged() -> None:
-    lines = verdict_lines(judgement("not_converged", winner=1))
+    lines = verdict_lines(judgement("not_converged", winner=1, expected_loss=0.051))
     assert lines[0] == (
         "Not converged: 512/64 is the best so far, but the study cannot be sure of it."
     )
-    assert lines[-1].startswith("Confidence: 512/64 is best in 72% of")
+    assert lines[-4:] == [
+        (
+            "How sure: in 72% of 300 resamples 512/64 is best, and 512/64 or 768/64 in 90 % of "
+            "them."
+        ),
+        (
+            "That leaves too much at stake: on average 5.1 % of the way from your limits to the "
+            "best seen; up to 3 % counts as settled."
+        ),
+        ("Next: the same command with --trials raised by 8: it keeps these trials and adds 8."),
+        (
+            "Or take 512/64 now, with autotune best --output serve.yaml: what is at stake is "
+            "said above."
+        ),
+    ]
     assert not any(line.startswith("Moving on") for line in lines)
+
+
+def test_a_single_candidate() -> None:
+    lines = verdict_lines(
+        judgement("not_converged", winner=0, cells=CELLS[:1], probability=(1.0,), knee_set=(0,))
+    )
+    assert lines[0] == "Not converged: 2048/64 is the only candidate that was measured."
+    assert lines[-1] == (
+        "Next: the same command with --trials raised by 8: it keeps these trials and adds 8."
+    )
+
+
+def test_which_limit_holds_the_winner_back_and_what_moving_it_did() -> None:
+    held = replace(CELLS[1], diagnosis=FULL)
+    lines = verdict_lines(judgement("knee", winner=1, cells=(CELLS[0], held, CELLS[2])))
+    at = lines.index(
+        "What holds 512/64 back: 97% of the prompt tokens were computed in full steps."
+    )
+    assert lines[at + 1] == (
+        "Raising max_num_batched_tokens, as at 768/64: ttft_p95 -17 %, but tpot_p95 +17 %, "
+        "busy time per token +10 %."
+    )
+    assert not any(line.startswith("Moving on to 768/64") for line in lines)
+
+
+def test_a_limit_that_was_moved_together_with_another() -> None:
+    held = replace(CELLS[1], diagnosis=FULL)
+    other = replace(CELLS[0], candidate=limits(2048, 32), feasible=False)
+    lines = verdict_lines(
+        judgement("knee", winner=1, cells=(other, held), trades=(None, None), knee_set=(1,))
+    )
+    assert (
+        "Raising max_num_batched_tokens, as at 2048/32 (with another max_num_seqs too): "
+        "ttft_p95 -47 %, but tpot_p95 +109 %, busy time per token +10 %; it breaks the budget."
+    ) in lines
+
+
+def test_a_limit_that_was_never_moved() -> None:
+    held = {**FULL, "next_knob": "lower max_num_seqs"}
+    cells = (CELLS[0], replace(CELLS[1], diagnosis=held), CELLS[2])
+    assert "Lowering max_num_seqs was not measured from there." in verdict_lines(
+        judgement("knee", winner=1, cells=cells)
+    )
 
 
 @pytest.mark.parametrize(
     ("kept", "said"),
     [
-        (None, "The budget is met in the sample; a longer window is needed to call it kept."),
-        (False, "The budget is met in the sample, but its upper bounds are beyond it."),
+        (None, "The budget is met in this replay, which is too short to call it kept."),
+        (False, "The budget is met in this replay, but an upper bound is beyond it."),
     ],
 )
 def test_a_budget_that_may_not_be_kept(kept: bool | None, said: str) -> None:
     assert said in verdict_lines(judgement("knee", winner=1, kept=kept))
+
+
+def test_a_bound_beyond_the_budget_has_a_way_out() -> None:
+    assert verdict_lines(judgement("knee", winner=1, kept=False))[-1] == (
+        "To be surer that the budget is kept, give a longer --window, which is a new study, or "
+        "leave more room in --budget."
+    )
 
 
 def test_a_bound_that_the_window_is_too_short_for() -> None:
@@ -172,6 +288,18 @@ def test_a_bound_that_the_window_is_too_short_for() -> None:
     lines = verdict_lines(judgement("knee", winner=1, cells=cells, kept=None))
     assert lines[1] == (
         "ttft_p95 is 180.0 ms of 300.0 allowed (no upper bound, the window is too short)."
+    )
+    assert lines[-1] == (
+        "To have the budget kept, not only met, give a longer --window: ttft_p95 needs 72 "
+        "requests. That is a new study."
+    )
+
+
+def test_a_window_that_is_too_short_for_a_class() -> None:
+    budget = parse_budget("ttft_p95:300 ttft_p99@long:900")
+    lines = verdict_lines(judgement("knee", winner=1, budget=budget, kept=None))
+    assert lines[-1].endswith(
+        "ttft_p99@long needs 368 requests of class long. That is a new study."
     )
 
 
@@ -182,8 +310,9 @@ def test_a_maximum_that_no_window_bounds() -> None:
     lines = verdict_lines(judgement("knee", winner=1, cells=cells, budget=budget, kept=None))
     assert lines[2:4] == [
         "itl_max is 71.0 ms of 90.0 allowed (no upper bound, as no window bounds a maximum).",
-        "The budget is met in the sample; a limit on a maximum is never called kept.",
+        "The budget is met in this replay; a limit on a maximum is never called kept.",
     ]
+    assert lines[-1].startswith("Next: autotune best")
 
 
 def test_without_a_budget() -> None:
@@ -191,9 +320,14 @@ def test_without_a_budget() -> None:
     assert lines[1] == (
         "No budget was given, so latencies are weighed against the best that was seen."
     )
-    assert "The gain is 0.31 doublings (90 % interval 0.20 to -)." in lines
-    assert lines[-1].endswith("expected loss 0.012 doublings.")
-    assert not any("of the budget" in line for line in lines)
+    assert (
+        "All in all it gains 31 % of the way from twice the best seen to the best seen "
+        "(90 % interval 20 to 40 %)."
+    ) in lines
+    assert lines[-2].endswith(
+        "on average 1.2 % of the way from twice the best seen to the best seen."
+    )
+    assert not any("your limits" in line for line in lines)
 
 
 def test_a_baseline_whose_requests_failed() -> None:
@@ -205,11 +339,10 @@ def test_a_baseline_whose_requests_failed() -> None:
 
 
 def test_one_cell_that_is_best_nearly_always() -> None:
-    verdict = judgement("knee", winner=1, probability=(0.0, 0.97, 0.03), knee_set=(1,))
-    assert verdict_lines(verdict)[-1] == (
-        "Confidence: 512/64 is best in 97% of the resamples; "
-        "expected loss 0.012 widths of the budget."
+    verdict = judgement(
+        "knee", winner=1, probability=(0.0, 0.97, 0.03), knee_set=(1,), expected_loss=0.0001
     )
+    assert verdict_lines(verdict)[-2] == "How sure: in 97% of 300 resamples 512/64 is best."
 
 
 def test_a_front_without_a_knee_and_an_objective_without_a_difference() -> None:
@@ -217,9 +350,12 @@ def test_a_front_without_a_knee_and_an_objective_without_a_difference() -> None:
     lines = verdict_lines(
         judgement("knee", winner=1, trades=(straight, None), used=(True, True, False))
     )
-    assert "The front is nearly straight here: no knee stands out." in lines
-    assert lines[-1] == (
-        "Not counted, since it differs by less than its noise: s busy per 1,000 tokens."
+    assert (
+        "No knee stands out: its neighbours gain about as much as they lose, so choose by taste."
+    ) in lines
+    assert lines[-2] == (
+        "Not counted, since candidates differ in it by less than repeats of one do: "
+        "busy time per token."
     )
 
 
@@ -228,6 +364,10 @@ def test_where_the_time_went() -> None:
     trials = [record(0, timings=timings), record(1, timings=timings), record(2)]
     assert time_line(trials) == (
         "3 trials took 63 s: engine starts 21 s, warm-up 0 s, replays 40 s, stops 2 s."
+    )
+    night = {**timings, "replay_s": 6000.0}
+    assert time_line([record(0, timings=night), record(1, timings=night)]).startswith(
+        "2 trials took 3 h 20 min: "
     )
 
 
@@ -238,14 +378,19 @@ def test_a_baseline_beyond_the_budget_is_named_instead_of_a_gain() -> None:
         "The baseline breaks the budget: ttft_p95 310.0 of 300.0 ms, tpot_p95 19.6 of 16.0 ms."
         in lines
     )
-    assert not any(line.startswith("The gain is") for line in lines)
+    assert not any(line.startswith("All in all") for line in lines)
 
 
-def test_keeping_the_default_names_what_scored_better() -> None:
-    lines = verdict_lines(judgement("keep_default", winner=0))
-    assert lines[0] == "Keep what you have: 2048/64 is as good as anything that was tried."
+def test_a_gain_without_an_interval_is_said_alone() -> None:
+    alone = replace(judgement("knee", winner=1), gain=(0.314, Interval(0.2, None)))
     assert (
-        "512/64 scored better by 0.31 widths of the budget (90 % interval 0.20 to -), "
-        "which is within the noise."
-    ) in lines
-    assert not any(line.startswith("Confidence") for line in lines)
+        "All in all it gains 31 % of the way from your limits to the best seen."
+    ) in verdict_lines(alone)
+
+
+def test_what_was_infinite_and_what_stayed_alike() -> None:
+    lost = cell(limits(2048), float("inf"), 9.41)
+    lines = verdict_lines(judgement("knee", winner=1, cells=(lost, *CELLS[1:])))
+    at = next(i for i, line in enumerate(lines) if line.startswith("Better than"))
+    assert lines[at].startswith("Better than the baseline 2048/64: ttft_p95 inf → 180.0 ms, ")
+    assert lines[at + 1] == "As before: tpot_p95 9.4 → 9.4 ms, itl_p99 28.2 → 28.2 ms."

@@ -6,6 +6,7 @@ from dataclasses import replace
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.study.outlook import outlook
 from autotune.traffic.fit import fitted
+from autotune.traffic.model import Trace, TraceRequest
 from tests.autotune.study.scripted import BASELINE, job_of, small_trace
 
 
@@ -25,9 +26,28 @@ def test_the_plan_of_a_job() -> None:
 
 
 def test_a_window_too_short_for_a_bound_is_named() -> None:
-    plan = outlook(job_of(budget="ttft_p95:300 tpot_p99:16 itl_max:99"))
-    assert "p99" in plan["too_few_requests_for"]
-    assert "p95" not in plan["too_few_requests_for"]
+    plan = outlook(job_of(budget="ttft_p95:300 ttft_p95:0.9x tpot_p99:16 tpot_p99:1x itl_max:99"))
+    assert plan["too_few_requests_for"] == [
+        {"limit": "tpot_p99", "requests": 80, "needed": 368},
+        {"limit": "itl_max", "requests": 80, "needed": None},
+    ]
+
+
+def test_a_limit_on_a_class_counts_its_requests_alone() -> None:
+    budget = "ttft_p90@short:300 ttft_p90@long:900"
+    plan = outlook(job_of(budget=budget, classes="short:0-500 long:500-"))
+    assert plan["too_few_requests_for"] == [
+        {"limit": "ttft_p90@long", "requests": 10, "needed": 36}
+    ]
+
+
+def test_replies_of_one_token_have_no_time_between_tokens() -> None:
+    requests = [TraceRequest(50.0 * i, 100, 1 + i % 2, (i,)) for i in range(100)]
+    trace = Trace.build(requests, block_size=512, prefixes_known=True, source="short replies")
+    job = replace(job_of(budget="ttft_p95:300 tpot_p95:16 itl_p90:9"), trace=trace)
+    assert outlook(job)["too_few_requests_for"] == [
+        {"limit": "tpot_p95", "requests": 50, "needed": 72}
+    ]
 
 
 def test_no_budget_and_no_classes_are_said_in_words() -> None:

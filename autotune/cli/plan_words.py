@@ -1,0 +1,51 @@
+"""The plan of a study, as ``autotune tune --dry-run`` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from autotune.cli.tables import duration, limits, plain_line
+
+
+def plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    """Return what ``autotune.study.outlook.outlook`` says, a line for each thing to know."""
+    return [plain_line(line) for line in _lines(plan)]
+
+
+def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"window: {plan['requests']} requests in {duration(plan['duration_s'])}; "
+        f"the longest has {plan['longest_request']} tokens of {plan['max_model_len']} allowed"
+    )
+    yield f"classes: {plan['classes']}"
+    yield f"budget: {plan['budget']}"
+    yield from map(_short_of, plan["too_few_requests_for"])
+    yield f"baseline: {limits(plan['baseline'])}"
+    yield f"starts: {', '.join(map(limits, plan['starts'])) or 'none'}"
+    for name, values in plan["ladders"].items():
+        count = len(values)
+        yield f"{name}, {count} {'value' if count == 1 else 'values'}: {_listed(values)}"
+    for name, values in plan["off_tile"].items():
+        yield f"off the tile, as the baseline has it: {name} {_listed(values)}"
+    yield f"candidates: {plan['cells']}, of which {plan['trials']} trials measure the likeliest"
+    yield (
+        f"time: at least {duration(3600 * plan['replay_hours_at_least'])}; "
+        "engine starts and stops come on top"
+    )
+    yield from plan["notes"]
+    yield f"vLLM {plan['vllm_version']} on {plan['device']}"
+
+
+def _short_of(limit: Mapping[str, Any]) -> str:
+    name, needed = limit["limit"], limit["needed"]
+    if needed is None:
+        return f"{name} can be met but never called kept: no window bounds a maximum"
+    return (
+        f"{name} can be met but not called kept: it counts {limit['requests']} requests of the "
+        f"window and needs {needed}"
+    )
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from autotune.cli.plan_words import plan_lines
+from autotune.study.outlook import outlook
+from tests.autotune.study.scripted import job_of
+
+
+def test_a_plan_in_sentences() -> None:
+    budget = "ttft_p95:300 ttft_p90@long:900 itl_max:99"
+    job = job_of(budget=budget, classes="short:0-500 long:500-", knobs={"max_num_seqs": [64]})
+    assert plan_lines(outlook(job)) == [
+        "window: 80 requests in 4 s; the longest has 1004 tokens of 8192 allowed",
+        "classes: short:0-500 long:500-",
+        "budget: ttft_p95:300 ttft_p90@long:900 itl_max:99",
+        (
+            "ttft_p90@long can be met but not called kept: it counts 10 requests of the window "
+            "and needs 36"
+        ),
+        "itl_max can be met but never called kept: no window bounds a maximum",
+        "baseline: 2048/64",
+        "starts: 512/64, 128/64",
+        "max_num_batched_tokens, 8 values: 128, 256, 384, 512, 768, 1024, 1536, 2048",
+        "max_num_seqs, 1 value: 64",
+        "candidates: 8, of which 8 trials measure the likeliest",
+        "time: at least 36 s; engine starts and stops come on top",
+        "vLLM 0.32.0 on scripted",
+    ]
