@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ _LIMIT_EXAMPLE = "for example --knob max_num_seqs=64,128,256"
 _OPTIONS = {"engine_args": "--engine-arg", "knobs": "--knob"}
 _MAX_LIMIT = 2**31 - 1
 _SHOWN_CHARACTERS = 60
+_MOST_VALUES = 10_000
 
 RESERVED_ARGUMENTS: Mapping[str, str] = {
     "model": "it has an option of its own, --model",
@@ -150,6 +152,16 @@ def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings
             merged[name] = {**merged[name], **value}
         else:
             merged[name] = value
+    for name in merged:
+        _refuse_broken_text(name, [name])
+    for name, option in _OPTIONS.items():
+        texts: list[str] = []
+        if _count(merged.get(name), texts, {}) > _MOST_VALUES:
+            raise UsageError(
+                f"{option}: more than {_MOST_VALUES} values",
+                hint="write fewer; an alias of aliases counts as all that it stands for",
+            )
+        _refuse_broken_text(option, texts)
     try:
         return TuneSettings(**merged)
     except ValidationError as error:
@@ -170,6 +182,39 @@ def _read(config: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{config} does not hold settings", hint=_FILE_FORM)
     return {str(name).replace("-", "_"): value for name, value in content.items()}
+
+
+def _count(value: object, texts: list[str], known: dict[int, int]) -> int:
+    """Return how many values there are with YAML's aliases written out; collect the texts."""
+    children: Iterable[object]
+    if isinstance(value, dict):
+        children = itertools.chain(value.keys(), value.values())
+    elif isinstance(value, list):
+        children = value
+    else:
+        if isinstance(value, str):
+            texts.append(value)
+        return 1
+    if id(value) not in known:
+        # An alias of what it stands in ends here; JSON refuses it later.
+        known[id(value)] = 0
+        count = 1
+        for child in children:
+            count += _count(child, texts, known)
+        known[id(value)] = count
+    return known[id(value)]
+
+
+def _refuse_broken_text(option: str, texts: Sequence[str]) -> None:
+    """Arguments are exported as UTF-8, which a shell or YAML's escapes can leave."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"{option}: {text[:_SHOWN_CHARACTERS]!a} is no UTF-8",
+                hint="write names and values in UTF-8",
+            ) from error
 
 
 def _usage_error(

@@ -11,9 +11,10 @@ import numpy as np
 from objectives.arrays import F8, I8, Bools
 from objectives.errors import ObjectiveError
 
-_CLASS = re.compile(r"(?P<name>[A-Za-z][\w-]*):(?P<low>\d+)-(?P<high>\d*)")
+_CLASS = re.compile(r"(?P<name>[A-Za-z][\w-]*):(?P<low>[0-9]{1,9})-(?P<high>[0-9]{0,9})")
 _FORM = (
-    "classes are written NAME:LOW-HIGH, the last one NAME:LOW-, as in 'short:0-2000 long:2000-'"
+    "classes are written NAME:LOW-HIGH, the last one NAME:LOW-, as in 'short:0-2000 long:2000-'; "
+    "lengths have at most 9 digits"
 )
 
 # Figures of ``default_classes``, see there.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -29,6 +30,10 @@ def cell_key(candidate: Candidate) -> str:
     return json.dumps(dict(sorted(candidate.items())), separators=(",", ":"))
 
 
+# Of more digits there is no limit that is a multiple.
+_QUANTUM = re.compile(r"0*[1-9][0-9]{0,8}")
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """The quanta of the two limits: tokens of a step, sequences of a batch."""
@@ -44,7 +49,7 @@ class Tiles:
             UsageError: not one or two positive integers.
         """
         parts = [part.strip() for part in text.split(",")]
-        if not 1 <= len(parts) <= 2 or not all(p.isdecimal() and int(p) > 0 for p in parts):
+        if not 1 <= len(parts) <= 2 or not all(_QUANTUM.fullmatch(part) for part in parts):
             raise UsageError(
                 f"--tile {text!r} is not one or two positive whole numbers",
                 hint="write tokens,sequences, for example --tile 128,8",

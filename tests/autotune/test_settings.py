@@ -273,3 +273,39 @@ def test_dashes_in_the_file_are_read_as_underscores_at_every_level(tmp_path: Pat
     settings = load_settings(config, {})
     assert settings.engine_args == {"max_model_len": 100}
     assert settings.knobs == {"block_size": [16, 32]}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"engine_args": {"a\udcff": 1}}, "--engine-arg: 'a\\udcff' is no UTF-8"),
+        ({"engine_args": {"a": {"b": ["\udcff"]}}}, "--engine-arg: '\\udcff' is no UTF-8"),
+        ({"knobs": {"a\udcff": [1]}}, "--knob: "),
+        ({"knobs": {"a": ["\udcff"]}}, "--knob: "),
+        ({"a\udcff": 1}, "is no UTF-8"),
+    ],
+)
+def test_text_that_cannot_be_exported_is_refused(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings(None, {"model": "m", "trace": "t", **flags})
+    assert said in caught.value.message
+    assert caught.value.hint == "write names and values in UTF-8"
+
+
+def test_aliases_of_aliases_are_not_written_out(config: Path) -> None:
+    lines = ["model: m", "trace: t", "engine_args:", "  a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    config.write_text("\n".join(lines))
+    with pytest.raises(UsageError, match="--engine-arg: more than 10000 values"):
+        load_settings(config, {})
+
+
+def test_an_alias_of_what_it_stands_in_is_refused(config: Path) -> None:
+    config.write_text("model: m\ntrace: t\nengine_args: {a: &a [*a]}\n")
+    with pytest.raises(UsageError, match="JSON cannot hold"):
+        load_settings(config, {})
+
+
+def test_an_alias_is_its_value(config: Path) -> None:
+    config.write_text("model: m\ntrace: t\nengine_args: {a: &a [1, 2], b: *a}\n")
+    assert load_settings(config, {}).engine_args == {"a": [1, 2], "b": [1, 2]}

@@ -23,6 +23,8 @@ def test_parse_reads_sorts_and_writes_back() -> None:
         ("a:0-10 a:10-", "'a' is given twice", "rename"),
         ("a:10-10", "holds no length", "above"),
         ("a:x-10", "'a:x-10' is no class", "NAME:LOW-HIGH"),
+        ("a:0-" + "9" * 5000, "is no class", "at most 9 digits"),
+        ("a:0-٣", "is no class", "NAME:LOW-HIGH"),
         ("a:0-1e3", "is no class", "NAME:LOW-HIGH"),
         ("a:-5-10", "is no class", "NAME:LOW-HIGH"),
         ("short", "'short' is no class", "NAME:LOW-HIGH"),
