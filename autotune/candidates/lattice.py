@@ -31,7 +31,7 @@ def cell_key(candidate: Candidate) -> str:
 
 
 # Of more digits there is no limit that is a multiple.
-_QUANTUM = re.compile(r"0*[1-9][0-9]{0,8}")
+_QUANTUM = re.compile(r"0{0,8}[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ needs none: see ``autotune.traffic.formats``.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -13,10 +14,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from autotune.errors import TraceError
+from autotune.errors import EnvironmentFault, TraceError
 from autotune.traffic.formats import detect, reader_named
 from autotune.traffic.formats.native import meta_path
 from autotune.traffic.model import Trace
+
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def load_trace(path: Path, *, format: str = "auto") -> Trace:  # noqa: A002
@@ -43,6 +46,7 @@ def save_trace(trace: Trace, path: Path) -> None:
 
     Raises:
         TraceError: they cannot be written, or one is there and is no regular file.
+        EnvironmentFault: the disk is full or broken.
     """
     meta = json.dumps(asdict(trace.meta), indent=2) + "\n"
     try:
@@ -51,7 +55,12 @@ def save_trace(trace: Trace, path: Path) -> None:
         _write_at_once(lines_at, trace.lines())
         _write_at_once(meta_at, [meta.encode()])
     except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
+        message = f"{path}: cannot be written: {error.strerror or error}"
+        if error.errno in _DISK_FAULTS:
+            raise EnvironmentFault(
+                message, hint="what was there is as it was; make room, or write elsewhere"
+            ) from error
+        raise TraceError(message, hint="name a file in a folder that you may write") from error
 
 
 def _writable(path: Path) -> Path:

@@ -68,7 +68,9 @@ def test_tiles_are_read(text: str, tiles: Tiles) -> None:
     assert Tiles.parse(text) == tiles
 
 
-@pytest.mark.parametrize("text", ["", "0", "128,0", "1,2,3", "a", "12.5", "-8", "²", "٣", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "0", "128,0", "1,2,3", "a", "12.5", "-8", "²", "٣", "9" * 5000, "0" * 5000 + "1"]
+)
 def test_tiles_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         Tiles.parse(text)

@@ -105,6 +105,27 @@ def test_window_cuts(tmp_path: Path, spec: str, seconds: int) -> None:
     assert 0 < cut.meta.requests < load_trace(resolve_trace("demo:mixed")).meta.requests
 
 
+def test_window_says_that_it_reaches_beyond_the_end(azure: Path, tmp_path: Path) -> None:
+    result = run("window", azure, tmp_path / "a.jsonl", "--window", "5:60")
+    assert result.exit_code == 0
+    left_out = "Rows without prompt or output tokens, left out: 1."
+    assert result.stderr.count(left_out) == 1
+    assert "The window ends at 60 s, the trace at 10.0 s." in result.stderr
+    assert (
+        "The window ends"
+        not in run("window", azure, tmp_path / "a.jsonl", "--window", "5:10.01").stderr
+    )
+
+
+def test_one_request_can_be_looked_at_and_cut(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 600, "output_length": 5}')
+    assert "1 in 0.0 s" in run("inspect", path).stdout
+    assert json.loads(run("inspect", path, "--format", "json").stdout)["rate_per_s"] is None
+    for spec in ("0:1", "busiest:1s"):
+        assert run("window", path, tmp_path / "a.jsonl", "--window", spec).exit_code == 0
+
+
 def test_window_refuses_what_is_no_window(tmp_path: Path) -> None:
     error = failure("window", "demo:mixed", tmp_path / "a.jsonl", "--window", "soon")
     assert isinstance(error, UsageError)

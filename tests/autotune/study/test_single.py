@@ -149,3 +149,12 @@ def test_requests_that_are_too_long_start_no_engine(
     with pytest.raises(TraceError, match="10 of 80 requests are longer"):
         replayed(engines, tmp_path, monkeypatch, description=Description(info, FLAGS))
     assert engines.started == []
+
+
+def test_one_request_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = replayed(
+        ScriptedEngines(lambda _: Speed(100, 10)), tmp_path, monkeypatch, window="0:0.04"
+    )
+    assert (result["num_prompts"], result["completed"]) == (1, 1)
+    assert result["p99_ttft_ms"] == pytest.approx(100, rel=0.05)
+    assert json.loads(json.dumps(result, allow_nan=False)) == result

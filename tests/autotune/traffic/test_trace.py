@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import TraceError, UsageError
+from autotune.errors import EnvironmentFault, TraceError, UsageError
 from autotune.traffic.formats.native import meta_path
 from autotune.traffic.model import Trace, TraceRequest
 from autotune.traffic.trace import load_trace, save_trace
@@ -90,7 +90,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", no_space)
-    with pytest.raises(TraceError, match="cannot be written: No space left on device"):
+    with pytest.raises(EnvironmentFault, match="cannot be written: No space left on device"):
         save_trace(trace(request(1.0)), path)
     monkeypatch.undo()
     assert load_trace(path) == old
@@ -98,8 +98,9 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot be written: No such file"):
+    with pytest.raises(TraceError, match="cannot be written: No such file") as caught:
         save_trace(trace(request(0.0)), tmp_path / "nowhere" / "a.jsonl")
+    assert "folder" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.meta.json"])

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autotune.errors import TraceError
 from autotune.traffic.formats import mooncake, native
@@ -28,6 +31,19 @@ def test_a_recorded_trace_is_saved_and_loaded(tmp_path: Path) -> None:
     recorded = load_trace(MOONCAKE, format="mooncake")
     save_trace(recorded, tmp_path / "a.jsonl")
     assert load_trace(tmp_path / "a.jsonl") == recorded
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 10**8), st.integers(1, 5000)), min_size=1, max_size=6))
+def test_what_is_saved_is_read(rows: list[tuple[int, int]]) -> None:
+    requests = [
+        request(at_ms / 1e3, prompt=tokens, hash_ids=tuple(range(-(-tokens // 512))))
+        for at_ms, tokens in rows
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.jsonl"
+        save_trace(trace(*requests), path)
+        assert mooncake.read(path).requests == load_trace(path).requests
 
 
 def test_nothing_is_inferred(tmp_path: Path) -> None:
