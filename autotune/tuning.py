@@ -16,6 +16,7 @@ from autotune.study.costs import OBJECTIVES
 from autotune.study.earlier import Earlier, check_storage, earlier_study
 from autotune.study.job import Job, make_job
 from autotune.study.judgement import Judgement
+from autotune.study.knobs import check_knobs
 from autotune.study.outcomes import Yardstick
 from autotune.study.outlook import outlook
 from autotune.study.plan import finished_trials
@@ -78,6 +79,8 @@ def run_study(
         stack.enter_context(device_lease(described.info))
         earlier = earlier_study(url, name)
         job = _job(settings, traffic, described, earlier)
+        for sentence in check_knobs(job, supervisor):
+            watcher.say(sentence)
         repository, optuna_study = stack.enter_context(_open_database(url, name))
         if job.classes:
             watcher.say("classes of prompt length: " + " ".join(c.text for c in job.classes))
@@ -122,9 +125,11 @@ def plan_study(
     say("asking vLLM for its defaults")
     with open_supervisor(settings, name) as supervisor:
         described = describe_engine(settings, supervisor)
-    traffic = fit_traffic(traffic, settings, described.info.max_model_len)
-    earlier = earlier_study(url, name)
-    job = _job(settings, traffic, described, earlier)
+        traffic = fit_traffic(traffic, settings, described.info.max_model_len)
+        earlier = earlier_study(url, name)
+        job = _job(settings, traffic, described, earlier)
+        for sentence in check_knobs(job, supervisor):
+            say(sentence)
     state, finished = ("new", 0) if earlier is None else (earlier.study.state, earlier.finished)
     study = {"name": name, "state": state, "finished_trials": finished}
     return {"study": study, **outlook(job)}

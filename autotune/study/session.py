@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,8 +24,12 @@ from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
 from objectives.classes import LengthClass, default_classes, parse_classes
-from objectives.errors import nearest
 from objectives.limits import Budget, check_classes, parse_budget
+
+_NEAR = 0.75
+"""Spelling and shared words, each 0 to 1, that together make a name worth proposing."""
+
+_NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +126,7 @@ def describe_engine(settings: TuneSettings, supervisor: Supervisor) -> Descripti
             raise _refusal(error, known, [*engine_args, *settings.knobs])
         unknown = [name for name in settings.knobs if known and name not in known]
         if unknown:
-            raise UsageError(
-                f"vLLM has no engine argument {unknown[0]!r}", hint=nearest(unknown[0], known)
-            )
+            raise _unknown_argument(unknown[0], known)
         return supervisor.describe(engine_args)
     except TrialFailed as outcome:
         if "No module named 'vllm'" in outcome.failure.evidence:
@@ -157,13 +161,43 @@ def _refusal(
         return EnvironmentFault(one_line(error), hint="is --model a folder or a hub name?")
     unknown = [name for name in given if known and name not in known]
     if unknown:
-        return UsageError(
-            f"vLLM has no engine argument {unknown[0]!r}", hint=nearest(unknown[0], known)
-        )
+        return _unknown_argument(unknown[0], known)
     return UsageError(
         f"vLLM refuses the engine arguments: {one_line(error)}",
         hint="these are the --engine-arg values and the model",
     )
+
+
+def _unknown_argument(name: str, known: Sequence[str]) -> UsageError:
+    close = nearest_names(name, known)
+    return UsageError(
+        f"vLLM{installed_version()} has no engine argument {name!r}",
+        hint=f"nearest that it has: {', '.join(close)}"
+        if close
+        else "vllm serve --help=all lists what it has",
+    )
+
+
+def nearest_names(name: str, known: Sequence[str]) -> list[str]:
+    """Return the known names that are spelt alike or share words, the nearest first."""
+    words = set(name.split("_"))
+    scores = {}
+    for each in known:
+        others = set(each.split("_"))
+        spelling = difflib.SequenceMatcher(None, name, each).ratio()
+        scores[each] = spelling + len(words & others) / len(words | others)
+    near = [each for each, score in scores.items() if score >= _NEAR]
+    return sorted(near, key=lambda each: -scores[each])[:_NAMES_SHOWN]
+
+
+def installed_version() -> str:
+    """Return the version of vLLM for a sentence, with a blank before it; '' if unknown.
+
+    Its distribution has several names, and importing it here would take seconds.
+    """
+    for distribution in importlib.metadata.packages_distributions().get("vllm", ()):
+        return f" {importlib.metadata.version(distribution)}"
+    return ""
 
 
 def one_line(text: str) -> str:

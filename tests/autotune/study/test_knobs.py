@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.supervisor import Description
+from autotune.errors import UsageError
+from autotune.study.job import Job
+from autotune.study.knobs import check_knobs
+from tests.autotune.study.scripted import BASELINE, DESCRIPTION, INFO, job_of
+
+Args = Mapping[str, Any]
+KNOB = "block_size"
+REPORT = (
+    "1 validation error for SchedulerConfig\n  Value error, {reason} "
+    "[type=value_error, input_value=1]\n    For further information visit x"
+)
+
+
+@dataclass(slots=True)
+class Vllm:
+    """Refuses and resolves as it is told, and writes down what it was asked."""
+
+    objects: Callable[[Args], str | None] = lambda _args: None
+    resolves: Callable[[Args], Args] = lambda args: args
+    asked: list[Args] = field(default_factory=list)
+
+    def validate(self, engine_args: Args) -> tuple[str | None, tuple[str, ...]]:
+        self.asked.append(engine_args)
+        return self.objects(engine_args), ()
+
+    def describe(self, engine_args: Args) -> Description:
+        resolved = {**INFO.resolved, **self.resolves(engine_args)}
+        return Description(replace(INFO, resolved=resolved), {})
+
+
+def job_with(**knobs: list[Any]) -> Job:
+    """A job whose baseline has 16 where a knob is no limit."""
+    others = {name: 16 for name in knobs if name not in BASELINE}
+    return job_of(knobs=knobs, engine_args=others, described=_described(others))
+
+
+def _described(others: Args) -> Description:
+    info = replace(INFO, resolved={**INFO.resolved, **others})
+    return Description(info, DESCRIPTION.flags)
+
+
+def test_without_knobs_nothing_is_asked() -> None:
+    vllm = Vllm()
+    assert check_knobs(job_of(), vllm) == []
+    assert vllm.asked == []
+
+
+def test_each_value_is_asked_on_the_arguments_of_the_baseline() -> None:
+    vllm = Vllm()
+    assert check_knobs(job_with(block_size=[8, 32]), vllm) == []
+    assert vllm.asked == [{"model": "tiny", **BASELINE, KNOB: value} for value in (8, 32)]
+
+
+def test_an_impossible_value_is_refused_with_the_words_of_vllm() -> None:
+    def objects(args: Args) -> str | None:
+        return REPORT.format(reason="block_size (7) is odd.") if args[KNOB] == 7 else None
+
+    with pytest.raises(UsageError) as caught:
+        check_knobs(job_with(block_size=[8, 7]), Vllm(objects))
+    assert caught.value.message == "vLLM refuses 7 for knob block_size: block_size (7) is odd."
+    assert "leave that value out" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_a_value_that_breaks_the_check_itself_is_refused_too() -> None:
+    def objects(args: Args) -> str | None:
+        if args[KNOB] == 7:
+            raise TrialFailed(Failure("unknown", "KeyError: 7"))
+        return None
+
+    with pytest.raises(UsageError, match="refuses 7 for knob block_size: KeyError: 7"):
+        check_knobs(job_with(block_size=[7]), Vllm(objects))
+
+
+def test_a_value_that_needs_the_company_of_another_stays() -> None:
+    def objects(args: Args) -> str | None:
+        return "more sequences than tokens" if args[SEQS] > args[TOKENS] else None
+
+    job = job_with(max_num_seqs=[64, 4096], max_num_batched_tokens=[2048, 8192])
+    vllm = Vllm(objects)
+    assert check_knobs(job, vllm) == []
+    assert vllm.asked[-3:] == [
+        {"model": "tiny", TOKENS: 8192, SEQS: 4096},
+        {"model": "tiny", TOKENS: 2048, SEQS: 64},
+        {"model": "tiny", TOKENS: 8192, SEQS: 64},
+    ]
+
+
+def test_a_value_that_vllm_reads_as_another_is_told() -> None:
+    vllm = Vllm(resolves=lambda args: {KNOB: int(args[KNOB])})
+    assert check_knobs(job_with(block_size=[8, "32"]), vllm) == [
+        "knob block_size: vLLM reads '32' as 32 here"
+    ]
+
+
+def test_values_that_are_the_same_to_vllm_are_told() -> None:
+    vllm = Vllm(resolves=lambda _args: {KNOB: False})
+    assert check_knobs(job_with(block_size=[False, True]), vllm) == [
+        "knob block_size: vLLM reads True as False here",
+        "knob block_size: False and True are the same to vLLM, False; keep one of them",
+    ]
+
+
+def test_a_value_that_vllm_does_not_report_is_taken_as_given() -> None:
+    vllm = Vllm(resolves=lambda _args: {})
+    assert check_knobs(job_with(block_size=[8]), vllm) == []
+
+
+def test_an_engine_too_short_for_the_trace_is_refused() -> None:
+    vllm = Vllm(resolves=lambda _args: {"max_model_len": 512})
+    with pytest.raises(UsageError, match="requests of 512 tokens, and the longest has 1004"):
+        check_knobs(job_with(block_size=[8]), vllm)
