@@ -27,6 +27,8 @@ _CAUSE = re.compile(r"^\S*(Error|Exception|Fault)\b.*:|\berror:", re.I)
 _CONSEQUENCE = re.compile(
     r"root cause|EngineDeadError|died unexpectedly|Error: cancelled|See stack trace", re.I
 )
+# A worker that ends without a word; its own error, if it had one, comes before this.
+_LOST_WORKER = re.compile(r"Worker proc \S+ died unexpectedly", re.I)
 _PYDANTIC_HEADING = re.compile(r"validation errors? for \w+", re.I)
 _EVIDENCE_CHARACTERS = 400
 _TAIL_BYTES = 256 * 1024
@@ -43,18 +45,27 @@ def read_tail(path: Path, *, after: int = 0) -> str:
         return ""
 
 
-def classify_start(log_text: str, message: str) -> Failure:
-    """Class a failed start by the engine's output, else by the exception's own ``message``."""
-    return _classify(_START_RULES, log_text, message, otherwise="unknown")
+def classify_start(log_text: str, message: str, *, ended: Sequence[str] = ()) -> Failure:
+    """Class a failed start by the engine's output, else by the exception's own ``message``.
+
+    ``ended`` says how processes of the engine ended, which tells more than the error of the
+    process that waited for them, and less than an error of their own.
+    """
+    return _classify(_START_RULES, log_text, message, ended, otherwise="unknown")
 
 
-def classify_run(log_text: str, message: str) -> Failure:
-    """Class an engine that died under a replay."""
-    return _classify(_RUN_RULES, log_text, message, otherwise="engine_dead")
+def classify_run(log_text: str, message: str, *, ended: Sequence[str] = ()) -> Failure:
+    """Class an engine that died under a replay; see ``classify_start``."""
+    return _classify(_RUN_RULES, log_text, message, ended, otherwise="engine_dead")
 
 
 def _classify(
-    rules: Sequence[_Rule], log_text: str, message: str, *, otherwise: FailureClass
+    rules: Sequence[_Rule],
+    log_text: str,
+    message: str,
+    ended: Sequence[str],
+    *,
+    otherwise: FailureClass,
 ) -> Failure:
     lines = [*log_text.splitlines(), *message.splitlines()]
     for pattern, failure_class in rules:
@@ -63,7 +74,10 @@ def _classify(
                 return Failure(failure_class, _shorten(telling_line(lines[number : number + 3])))
     causes = [line for line in lines if _CAUSE.search(_without_prefix(line))]
     roots = [line for line in causes if not _CONSEQUENCE.search(line)]
-    return Failure(otherwise, _shorten([message, *causes[-1:], *roots[-1:]][-1]))
+    lost = [line for line in lines if _LOST_WORKER.search(line)]
+    # From what says least to what says most.
+    found = [message, *causes[-1:], "; ".join(ended), *lost[:1], *roots[-1:]]
+    return Failure(otherwise, _shorten(next(filter(None, reversed(found)), "")))
 
 
 def telling_line(lines: Sequence[str]) -> str:

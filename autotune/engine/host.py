@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import multiprocessing
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.engine.channel import Channel, ChannelClosed, Message
+from autotune.engine.children import Children
 from autotune.engine.failures import classify_run, classify_start, read_tail
 from autotune.engine.parent_death import arm_in_engine, become_host, die_with_parent
 from autotune.engine.protocol import MODEL_FAULT, Failure, TrialFailed
@@ -37,7 +36,6 @@ from objectives.samples import RequestSamples
 
 _PROGRESS_EVERY_S = 1.0
 _ERRORS_KEPT = 5
-_ENDING_S = 0.5
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -54,7 +52,7 @@ class EngineHost:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._engine: Any = None
-        self._children: list[BaseProcess] = []
+        self._children = Children()
         self._log_path: Path | None = None
 
     async def serve(self) -> None:
@@ -121,11 +119,13 @@ class EngineHost:
         redirect_output(self._log_path)
         begun = time.perf_counter()
         try:
-            self._engine = vllm_engine.VllmEngine.start(command.body["engine_args"])
+            with self._children.noticed():
+                self._engine = vllm_engine.VllmEngine.start(command.body["engine_args"])
         except (RuntimeError, ValueError, TypeError, OSError) as error:
             text = f"{type(error).__name__}: {error}"
-            raise TrialFailed(classify_start(read_tail(self._log_path), text)) from error
-        self._children = multiprocessing.active_children()
+            log = read_tail(self._log_path)
+            ended = self._children.endings()
+            raise TrialFailed(classify_start(log, text, ended=ended)) from error
         info = self._engine.info().to_json()
         return Message("started", {"info": info, "start_s": time.perf_counter() - begun})
 
@@ -147,8 +147,8 @@ class EngineHost:
         except Exception as error:
             text = _leaf_text(error)
             log = read_tail_of(self._log_path, after=said)
-            ends = endings(self._children)
-            raise TrialFailed(classify_run(log, "; ".join([*ends, text]))) from error
+            ended = self._children.endings()
+            raise TrialFailed(classify_run(log, text, ended=ended)) from error
         done = time.perf_counter()
         iterations = self._engine.take_iterations(started_at=replay.started_at)
         return Message(
@@ -242,20 +242,6 @@ def log_size(path: Path | None) -> int:
 
 def read_tail_of(path: Path | None, *, after: int = 0) -> str:
     return "" if path is None else read_tail(path, after=after)
-
-
-def endings(children: Sequence[BaseProcess]) -> list[str]:
-    """Say how those processes ended that have."""
-    found = []
-    for child in children:
-        # vLLM learns of an end by the pipe, a moment before the process can be waited for.
-        child.join(_ENDING_S)
-        if (code := child.exitcode) is not None:
-            how = (
-                f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            )
-            found.append(f"{child.name} {how}")
-    return found
 
 
 def _failed(failure: Failure) -> Message:

@@ -186,6 +186,24 @@ def test_an_engine_that_dies_without_a_word_is_shown_by_the_exception() -> None:
     assert classify_run("", ended) == Failure("engine_dead", ended)
 
 
+KILLED = ("EngineCore ended by SIGKILL",)
+LOST = "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."
+
+
+def test_how_a_process_ended_says_more_than_what_followed_and_less_than_its_own_error() -> None:
+    followed = f"{CORE}{DEAD}\n"
+    assert classify_run(followed, DEAD, ended=KILLED) == Failure("engine_dead", KILLED[0])
+    assert classify_start("", START_FAILED, ended=KILLED) == Failure("unknown", KILLED[0])
+    own = f"{CORE}IndexError: block 7 is out of range\n{followed}"
+    assert classify_run(own, DEAD, ended=KILLED).evidence == "IndexError: block 7 is out of range"
+
+
+def test_a_worker_that_ends_without_a_word_is_named() -> None:
+    log = f"{CORE}{LOST}\n{CORE}{DEAD}\n"
+    ended = ("EngineCore ended with 1",)
+    assert classify_run(log, DEAD, ended=ended) == Failure("engine_dead", LOST)
+
+
 def test_evidence_is_one_short_line() -> None:
     failure = classify_run("", "ValueError: " + "x" * 10_000 + "\nmore")
     assert failure.evidence == ("ValueError: " + "x" * 10_000)[:400]
