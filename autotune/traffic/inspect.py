@@ -97,7 +97,7 @@ def describe(
         classes: of prompt length; None looks for one cut in the lengths.
     """
     chosen = default_classes(trace.input_lengths) if classes is None else classes
-    counts = arrivals_per_second(trace)
+    seconds, counts = busy_seconds(trace)
     duration_s = trace.duration_s
     return TraceSummary(
         requests=len(trace.requests),
@@ -105,7 +105,7 @@ def describe(
         rate_per_s=len(trace.requests) / duration_s if duration_s > 0 else None,
         simultaneous=int(np.sum(np.diff(trace.timestamps_s) == 0)),
         peak_rate_per_s=float(counts.max()),
-        dispersion_index=_dispersion_index(counts[: int(duration_s)]),
+        dispersion_index=_dispersion_index(seconds, counts, int(duration_s)),
         gap_cv=_gap_cv(trace),
         prompt=_length_stats(trace.input_lengths),
         output=_length_stats(trace.output_lengths),
@@ -133,15 +133,23 @@ def chunking_sentence(summary: TraceSummary) -> str:
     )
 
 
-def arrivals_per_second(trace: Trace) -> I8:
-    """Return arrivals in each second from time zero, the last one perhaps in part."""
-    return np.bincount(trace.timestamps_s.astype(np.int64)).astype(np.int64)
+def busy_seconds(trace: Trace) -> tuple[I8, I8]:
+    """Return the seconds from time zero in which requests came, and how many in each.
+
+    Seconds without a request are not listed: a trace may have a year of them.
+    """
+    seconds, counts = np.unique(trace.timestamps_s.astype(np.int64), return_counts=True)
+    return seconds, counts.astype(np.int64)
 
 
-def _dispersion_index(counts: I8) -> float | None:
-    if counts.size < 2 or not counts.any():
+def _dispersion_index(seconds: I8, counts: I8, whole_s: int) -> float | None:
+    """Return variance over mean of the counts in ``whole_s`` seconds, most of them perhaps 0."""
+    inside = counts[seconds < whole_s]
+    if whole_s < 2 or not inside.size:
         return None
-    return float(counts.var(ddof=1) / counts.mean())
+    mean = inside.sum() / whole_s
+    squares = np.sum((inside - mean) ** 2) + (whole_s - inside.size) * mean**2
+    return float(squares / (whole_s - 1) / mean)
 
 
 def _gap_cv(trace: Trace) -> float | None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from autotune.traffic.inspect import arrivals_per_second, chunking_sentence, describe
+from autotune.traffic.inspect import busy_seconds, chunking_sentence, describe
 from autotune.traffic.synth import synthesize
 from autotune.traffic.trace import load_trace
 from objectives.classes import LengthClass
@@ -88,7 +90,18 @@ def test_classes_are_found_in_two_groups() -> None:
 
 def test_arrivals_are_counted_by_whole_seconds() -> None:
     built = trace(request(0.0), request(0.999), request(1.0), request(3.5))
-    assert arrivals_per_second(built).tolist() == [2, 1, 0, 1]
+    seconds, counts = busy_seconds(built)
+    assert (seconds.tolist(), counts.tolist()) == ([0, 1, 3], [2, 1, 1])
+
+
+def test_a_year_of_silence_costs_nothing() -> None:
+    year_s = 365 * 86_400
+    tracemalloc.start()
+    summary = describe(trace(request(0.0), request(0.5), request(float(year_s))))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert summary.dispersion_index == pytest.approx(2.0, rel=1e-6)
+    assert peak_bytes < 2**20
 
 
 @pytest.mark.shared
