@@ -35,7 +35,7 @@ ENGINE_ARGS = {
     "max_model_len": 8192,
     "kv_cache_memory_bytes": 64 * 2**20,
 }
-WATCHDOGS = Watchdogs(start_s=60.0, silence_s=10.0, settle_s=20.0)
+WATCHDOGS = Watchdogs(start_s=90.0, silence_s=10.0, settle_s=20.0)
 CORE, WORKER, HOST = "VLLM::EngineCor", "VLLM::Worker", "host"
 KILL, STOP = signal.SIGKILL, signal.SIGSTOP
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 
 from autotune.engine.run_folder import PREFIX, RUNS
 
@@ -47,9 +48,9 @@ SPANS_S = {
     "tell": 0.02,
     "report": 0.2,
 }
-TUNE = shlex.split(
-    "tune --model demo:tiny-llama --trace demo:mixed --window 0:5 --warmup-s 1 "
-    "--engine-arg load_format=dummy --engine-arg enforce_eager=true "
+TUNE = shlex.split("tune --trace demo:mixed --window 0:5 --warmup-s 1")
+DEMO = shlex.split(
+    "--model demo:tiny-llama --engine-arg load_format=dummy --engine-arg enforce_eager=true "
     "--engine-arg max_model_len=8192 --engine-arg kv_cache_memory_bytes=67108864"
 )
 GONE_WITHIN_S = 60.0
@@ -118,11 +119,14 @@ class Run:
             pass
 
 
-def begin(folder: Path, trials: int) -> Run:
+def begin(folder: Path, trials: int, engine: Sequence[str]) -> Run:
     read_end, write_end = os.pipe()
     with (folder / "output.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, __file__, "--child", str(write_end), *TUNE, "--trials", str(trials)],
+            [
+                *(sys.executable, __file__, "--child", str(write_end)),
+                *(*TUNE, *engine, "--trials", str(trials)),
+            ],
             stdout=log,
             stderr=log,
             pass_fds=[write_end],
@@ -236,14 +240,30 @@ def optuna_states(folder: Path) -> dict[str, int]:
         return dict(Counter(row[0] for row in database.execute("SELECT state FROM trials")))
 
 
-def series(phase: str, signum: signal.Signals, repeats: int, rng: random.Random) -> dict[str, Any]:
+def gpu_mib() -> list[int]:
+    """Return the memory in use on each GPU of this machine."""
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [pynvml.nvmlDeviceGetMemoryInfo(handle).used // 2**20 for handle in handles]
+    return []
+
+
+def series(
+    phase: str,
+    signum: signal.Signals,
+    repeats: int,
+    rng: random.Random,
+    engine: Sequence[str],
+) -> dict[str, Any]:
     """End one study again and again in the same phase, then let it finish."""
     folder = Path(tempfile.mkdtemp(prefix=f"kills-{phase}-"))
     trials = repeats + 2 if phase in ("store", "tell") else 2
     ends: list[dict[str, Any]] = []
     before: list[dict[str, Any]] = []
+    gpu_before = gpu_mib()
     for _ in range(repeats):
-        run = begin(folder, trials)
+        run = begin(folder, trials, engine)
         if not run.wait_for(phase):
             run.process.wait(RUN_WITHIN_S)
             run.phases.close()
@@ -257,11 +277,12 @@ def series(phase: str, signum: signal.Signals, repeats: int, rng: random.Random)
             "database": sound,
             "faults": faults_between(before, rows),
             "trials": dict(Counter(row["state"] for row in rows)),
+            "gpu_mib": gpu_mib(),
         }
         before = rows
         ends.append(outcome)
         print(phase, signum.name, json.dumps(outcome), file=sys.stderr, flush=True)
-    run = begin(folder, trials)
+    run = begin(folder, trials, engine)
     run.drain()
     status = run.process.wait(RUN_WITHIN_S)
     run.phases.close()
@@ -277,7 +298,13 @@ def series(phase: str, signum: signal.Signals, repeats: int, rng: random.Random)
         "optuna": optuna_states(folder),
     }
     print(phase, signum.name, "finished", json.dumps(final), file=sys.stderr, flush=True)
-    return {"phase": phase, "signal": signum.name, "ends": ends, "finished": final}
+    return {
+        "phase": phase,
+        "signal": signum.name,
+        "gpu_mib_before": gpu_before,
+        "ends": ends,
+        "finished": final,
+    }
 
 
 def main() -> None:
@@ -287,12 +314,14 @@ def main() -> None:
     parser.add_argument("--phases", default="start,replay,store")
     parser.add_argument("--signals", default="KILL")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--engine", type=shlex.split, default=DEMO, help="options of tune")
     given = parser.parse_args()
     rng = random.Random(given.seed)  # noqa: S311 - instants, not secrets.
     done = []
     for name in given.signals.split(","):
         for phase in given.phases.split(","):
-            done.append(series(phase, signal.Signals[f"SIG{name}"], given.repeats, rng))
+            signum = signal.Signals[f"SIG{name}"]
+            done.append(series(phase, signum, given.repeats, rng, given.engine))
             given.output.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
 
 
