@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import optuna
 
+from autotune.candidates.lattice import Tiles
 from autotune.controller import Controller, Watcher
 from autotune.engine.supervisor import Description, Supervisor
 from autotune.lease import database_lock, lease, study_lock
@@ -60,10 +61,8 @@ def run_study(
     Raises:
         AutotuneError, ObjectiveError, StorageError: with a message and a hint.
     """
-    name = study_name(settings)
-    url = resolve_url(settings.storage, environ)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    check_storage(url, name)
+    url, name = _checked_place(settings, environ)
     given = read_traffic(settings)
     for sentence in given.trace.notes.sentences():
         watcher.say(sentence)
@@ -118,9 +117,7 @@ def plan_study(
         AutotuneError, ObjectiveError, StorageError: as ``run_study`` would before its first
             engine, but for leases.
     """
-    name = study_name(settings)
-    url = resolve_url(settings.storage, environ)
-    check_storage(url, name)
+    url, name = _checked_place(settings, environ)
     traffic = read_traffic(settings)
     say("asking vLLM for its defaults")
     with open_supervisor(settings, name) as supervisor:
@@ -133,6 +130,14 @@ def plan_study(
     state, finished = ("new", 0) if earlier is None else (earlier.study.state, earlier.finished)
     study = {"name": name, "state": state, "finished_trials": finished}
     return {"study": study, **outlook(job)}
+
+
+def _checked_place(settings: TuneSettings, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return database and name of the study, checked with all that takes no time to check."""
+    Tiles.parse(settings.tile)
+    url, name = resolve_url(settings.storage, environ), study_name(settings)
+    check_storage(url, name)
+    return url, name
 
 
 def _job(

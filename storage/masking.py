@@ -28,7 +28,7 @@ def mask_url(url: str) -> str:
     url = url.encode(errors="backslashreplace").decode()
     parsed = _parsed(url)
     if parsed is None:
-        return _PARAMETER.sub(_masked_parameter, _PASSWORD.sub(rf"\1{MASK}@", url))
+        return _masked_as_text(url)
     secret = {key: MASK for key in parsed.query if key not in _HARMLESS}
     masked = parsed.update_query_dict(secret).render_as_string(hide_password=True)
     return masked.replace("%2A%2A%2A", MASK)
@@ -41,7 +41,7 @@ def hide_secrets(text: str, url: str | None = None) -> str:
     """
     for secret in () if url is None else _secrets(url):
         text = text.replace(secret, MASK)
-    return _IN_TEXT.sub(lambda found: _masked_if_secret(found[0]), text)
+    return _IN_TEXT.sub(lambda found: _masked_as_text(found[0]), text)
 
 
 def _secrets(url: str) -> list[str]:
@@ -72,9 +72,9 @@ def _parsed(url: str) -> URL | None:
         return None
 
 
-def _masked_if_secret(url: str) -> str:
-    """Leave an address as it is written where there is nothing to hide."""
-    return mask_url(url) if "@" in url or "?" in url else url
+def _masked_as_text(url: str) -> str:
+    """Leave all else as it is written: a full stop or a bracket may follow."""
+    return _PARAMETER.sub(_masked_parameter, _PASSWORD.sub(rf"\1{MASK}@", url))
 
 
 def _masked_parameter(found: re.Match[str]) -> str:

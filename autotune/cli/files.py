@@ -44,7 +44,9 @@ class TolerantStream:
             self._lost = True
 
 
-def write_text(path: Path, text: str, *, hint: str = "") -> None:
+def write_text(
+    path: Path, text: str, *, hint: str = "name a file in a folder that you may write"
+) -> None:
     """Write a result.
 
     Raises:

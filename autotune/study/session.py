@@ -32,6 +32,18 @@ _NEAR = 0.75
 _NAMES_SHOWN = 3
 
 
+# What vLLM and Transformers say of a model that they cannot make out.
+_MODEL_WORDS = (
+    "Invalid repository ID or local directory",
+    "does not recognize this architecture",
+    "are not supported for now",
+)
+_MODEL_HINT = (
+    "--model is a folder with a config.json, or a hub name, of an architecture that the "
+    "installed vLLM and Transformers know"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """What is replayed, and how it is judged."""
@@ -157,14 +169,14 @@ def device_lease(info: EngineInfo) -> Iterator[None]:
 def _refusal(
     error: str, known: Sequence[str], given: Sequence[str]
 ) -> UsageError | EnvironmentFault:
-    if error.startswith(MODEL_FAULT):
-        return EnvironmentFault(one_line(error), hint="is --model a folder or a hub name?")
+    if error.startswith(MODEL_FAULT) or any(words in error for words in _MODEL_WORDS):
+        return EnvironmentFault(one_line(error), hint=_MODEL_HINT)
     unknown = [name for name in given if known and name not in known]
     if unknown:
         return _unknown_argument(unknown[0], known)
     return UsageError(
         f"vLLM refuses the engine arguments: {one_line(error)}",
-        hint="these are the --engine-arg values and the model",
+        hint="look at the --engine-arg values, and whether --model is the right one",
     )
 
 

@@ -63,7 +63,10 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if not 0 <= self.document_share <= 1:
-            raise UsageError(f"the share of documents is {self.document_share:g}, not 0 to 1")
+            raise UsageError(
+                f"the share of documents is {self.document_share:g}, not 0 to 1",
+                hint="for example --document-share 0.1",
+            )
 
 
 _CHAT = Population(

@@ -28,6 +28,7 @@ _BOUNDS = {
     # Gaps of a smaller shape are nearly all zero: the first that counts may never come.
     "burstiness": (0.01, 1e6),
 }
+_HELP = "`autotune trace synth --help` shows what it takes"
 _NORMAL = NormalDist()
 
 
@@ -107,13 +108,22 @@ def _check(
     for name, value in (("rate", rate), ("duration", duration_s), ("burstiness", burstiness)):
         low, high = _BOUNDS[name]
         if not low <= value <= high:
-            raise UsageError(f"the {name} is {value:g}; it must be from {low:g} to {high:g}")
+            raise UsageError(
+                f"the {name} is {value:g}; it must be from {low:g} to {high:g}", hint=_HELP
+            )
     if not 0 <= prefix_sharing <= 1:
-        raise UsageError(f"the share of shared prefixes is {prefix_sharing:g}, not 0 to 1")
+        raise UsageError(
+            f"the share of shared prefixes is {prefix_sharing:g}, not 0 to 1", hint=_HELP
+        )
     if not 1 <= block_size <= MAX_TOKENS:
-        raise UsageError(f"the block size is {block_size}; it must be from 1 to {MAX_TOKENS}")
+        raise UsageError(
+            f"the block size is {block_size}; it must be from 1 to {MAX_TOKENS}", hint=_HELP
+        )
     if rate * duration_s > _MOST_REQUESTS:
-        raise UsageError(f"{rate:g} requests/s for {duration_s:g} s are more than 5 million")
+        raise UsageError(
+            f"{rate:g} requests/s for {duration_s:g} s are more than 5 million",
+            hint="lower the rate or the duration",
+        )
 
 
 def _draws(seed: int, stream: int, count: int, *path: int) -> F8:

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from autotune.cli.main import run
-from autotune.engine.protocol import Failure, TrialFailed
-from tests.autotune.study.scripted import ScriptedEngines, job_of, opened, too_slow
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
+from tests.autotune.cli.forked import Ran
+from tests.autotune.cli.studies import make_studies
 
 Autotune = Callable[..., Ran]
 
@@ -29,16 +18,7 @@ Autotune = Callable[..., Ran]
 @pytest.fixture(scope="session")
 def studies(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a database: ``slow`` without a feasible trial, ``new`` without any, ``knee``."""
-    folder = tmp_path_factory.mktemp("studies")
-    with opened(folder, job_of(trials=2), ScriptedEngines(too_slow), name="slow") as running:
-        running.controller.run()
-    with opened(folder, job_of(), ScriptedEngines(), name="new"):
-        pass
-    failure = Failure("oom_start", "CUDA out of memory")
-    engines = ScriptedEngines(faults={("start", 1): TrialFailed(failure)})
-    with opened(folder, job_of(trials=6), engines, name="knee") as running:
-        running.controller.run()
-    return f"sqlite:///{folder / 'study.db'}"
+    return f"sqlite:///{make_studies(tmp_path_factory.mktemp('studies'))}"
 
 
 @pytest.fixture

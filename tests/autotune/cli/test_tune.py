@@ -14,7 +14,8 @@ from autotune import tuning
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.protocol import Failure
 from storage.repository import open_repository
-from tests.autotune.cli.conftest import Autotune, Ran
+from tests.autotune.cli.conftest import Autotune
+from tests.autotune.cli.forked import Ran
 from tests.autotune.study.scripted import (
     BUDGET,
     DESCRIPTION,

@@ -220,7 +220,17 @@ def test_one_line_of_many(text: str, line: str) -> None:
     assert one_line(text) == line
 
 
-def test_a_model_that_cannot_be_loaded_is_no_usage_error() -> None:
-    with pytest.raises(EnvironmentFault, match="cannot load the model: no file") as caught:
-        described(Validator("cannot load the model: no file\nsee there"))
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cannot load the model: no file\nsee there",
+        "Invalid repository ID or local directory specified: 'model'.",
+        "type `nosuch` but Transformers does not recognize this architecture. It may be new.",
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_no_usage_error(said: str) -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        described(Validator(said))
+    assert caught.value.message in said
+    assert caught.value.hint.startswith("--model is a folder with a config.json")
     assert caught.value.exit_code == 4
