@@ -60,6 +60,7 @@ class TuneSettings(BaseModel):
         log_folder: where the engines' output goes.
         start_timeout_s: longest time an engine may take to come up.
         silence_timeout_s: longest time without a token while requests wait.
+        settle_timeout_s: longest time until what an engine held has been given back.
         max_failures_in_a_row: of one class, after which the study is given up.
     """
 
@@ -82,6 +83,7 @@ class TuneSettings(BaseModel):
     log_folder: Path = Path("autotune-logs")
     start_timeout_s: float = Field(default=1800.0, gt=0.0)
     silence_timeout_s: float = Field(default=120.0, gt=0.0)
+    settle_timeout_s: float = Field(default=60.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
 
     @field_validator("engine_args")
@@ -122,7 +124,7 @@ class TuneSettings(BaseModel):
                 raise ValueError(f"knob {name} takes whole numbers from 1 to {_MAX_LIMIT}")
         return knobs
 
-    @field_validator("warmup_s", "start_timeout_s", "silence_timeout_s")
+    @field_validator("warmup_s", "start_timeout_s", "silence_timeout_s", "settle_timeout_s")
     @classmethod
     def _finite(cls, seconds: float) -> float:
         if not math.isfinite(seconds):

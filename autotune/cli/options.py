@@ -47,9 +47,7 @@ class TooLongPolicy(StrEnum):
 
 TooLong = Annotated[
     TooLongPolicy | None,
-    typer.Option(
-        help="What becomes of requests longer than max_model_len.", show_default="error"
-    ),
+    typer.Option(help="What becomes of requests longer than max_model_len.", show_default="error"),
 ]
 
 # When a study gives up, and when it does not even begin.
@@ -59,6 +57,12 @@ StartTimeout = Annotated[
 SilenceTimeout = Annotated[
     float | None,
     typer.Option(help="Longest time without a token while requests wait.", show_default="120"),
+]
+SettleTimeout = Annotated[
+    float | None,
+    typer.Option(
+        help="Longest time until what an engine held has been given back.", show_default="60"
+    ),
 ]
 MaxFailures = Annotated[
     int | None, typer.Option(help="Of one class, before giving up.", show_default="5")

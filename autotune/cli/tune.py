@@ -13,6 +13,7 @@ from autotune.cli.options import (
     Format,
     MaxFailures,
     OutputFormat,
+    SettleTimeout,
     SilenceTimeout,
     StartTimeout,
     Storage,
@@ -81,6 +82,7 @@ def tune(
     ] = None,
     start_timeout_s: StartTimeout = None,
     silence_timeout_s: SilenceTimeout = None,
+    settle_timeout_s: SettleTimeout = None,
     max_failures_in_a_row: MaxFailures = None,
     dry_run: DryRun = False,
     output_format: Format = OutputFormat.TABLE,
@@ -111,6 +113,7 @@ def tune(
             "log_folder": log_folder,
             "start_timeout_s": start_timeout_s,
             "silence_timeout_s": silence_timeout_s,
+            "settle_timeout_s": settle_timeout_s,
             "max_failures_in_a_row": max_failures_in_a_row,
         },
     )

@@ -120,7 +120,9 @@ def end_earlier_runs(say: Callable[[str], None]) -> None:
 def open_supervisor(settings: TuneSettings, name: str) -> Supervisor:
     return Supervisor(
         log_folder=log_folder(settings, name),
-        watchdogs=Watchdogs(settings.start_timeout_s, settings.silence_timeout_s),
+        watchdogs=Watchdogs(
+            settings.start_timeout_s, settings.silence_timeout_s, settings.settle_timeout_s
+        ),
     )
 
 
