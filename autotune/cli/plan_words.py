@@ -28,7 +28,7 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}, {count} {'value' if count == 1 else 'values'}: {_listed(values)}"
     for name, values in plan["off_tile"].items():
         yield f"off the tile, as the baseline has it: {name} {_listed(values)}"
-    yield f"candidates: {plan['cells']}, of which {plan['trials']} trials measure the likeliest"
+    yield f"candidates: {plan['cells']}; trials: {plan['trials']}, repeats among them"
     yield (
         f"time: at least {duration(3600 * plan['replay_hours_at_least'])}; "
         "engine starts and stops come on top"

@@ -21,7 +21,7 @@ def test_a_plan_in_sentences() -> None:
         "starts: 512/64, 128/64",
         "max_num_batched_tokens, 8 values: 128, 256, 384, 512, 768, 1024, 1536, 2048",
         "max_num_seqs, 1 value: 64",
-        "candidates: 8, of which 8 trials measure the likeliest",
+        "candidates: 8; trials: 8, repeats among them",
         "time: at least 36 s; engine starts and stops come on top",
         "vLLM 0.32.0 on scripted",
     ]

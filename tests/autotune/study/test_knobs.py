@@ -2,16 +2,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.protocol import Failure, TrialFailed
-from autotune.engine.supervisor import Description
+from autotune.engine.supervisor import Description, Supervisor
 from autotune.errors import UsageError
 from autotune.study.job import Job
 from autotune.study.knobs import check_knobs
+from tests.autotune.engine.tiny import ENGINE_ARGS, ENVIRONMENT
 from tests.autotune.study.scripted import BASELINE, DESCRIPTION, INFO, job_of
 
 Args = Mapping[str, Any]
@@ -121,3 +123,28 @@ def test_an_engine_too_short_for_the_trace_is_refused() -> None:
     vllm = Vllm(resolves=lambda _args: {"max_model_len": 512})
     with pytest.raises(UsageError, match="requests of 512 tokens, and the longest has 1004"):
         check_knobs(job_with(block_size=[8]), vllm)
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(120)
+def test_the_installed_vllm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    with Supervisor(log_folder=tmp_path) as supervisor:
+
+        def check(**knobs: list[Any]) -> list[str]:
+            described = supervisor.describe(ENGINE_ARGS)
+            own = {name: value for name, value in ENGINE_ARGS.items() if name != "model"}
+            job = job_of(knobs=knobs, engine_args=own, described=described)
+            return check_knobs(job, supervisor)
+
+        assert check(long_prefill_token_threshold=[0, 512], max_num_seqs=[64, 1024]) == []
+        assert check(max_num_batched_tokens=[8192], max_num_seqs=[4096]) == []
+        assert check(dtype=["half", "float16"]) == [
+            "knob dtype: vLLM reads 'half' as 'float16' here",
+            "knob dtype: 'half' and 'float16' are the same to vLLM, 'float16'; keep one of them",
+        ]
+        with pytest.raises(UsageError, match=r"refuses 100000 .*greater than the max_model_len"):
+            check(long_prefill_token_threshold=[100_000])
+        with pytest.raises(UsageError, match="refuses 'sjf' for knob scheduling_policy"):
+            check(scheduling_policy=["sjf"])
