@@ -131,7 +131,7 @@ def _masked(text: str) -> str:
     """Return a text that may quote what the user gave, without the secrets of any URL."""
     error = sys.exception()
     url = error.url if isinstance(error, StorageUnavailable) else None
-    if url is None and "://" not in text:
+    if url is None and ":/" not in text:
         return text
     from storage.masking import hide_secrets  # Loads SQLAlchemy.
 
