@@ -43,10 +43,11 @@ def doctor(
     """Show what the KV cache costs, how many tokens fit, and which max_model_len is enough."""
     import json
 
-    from autotune.cli.signals import Interrupted, raised_signals
     from autotune.cli.watch import ScreenWatcher
     from autotune.errors import EnvironmentFault, UsageError
     from autotune.settings import load_settings, parse_engine_args
+    from autotune.study.checkup import check_up, checkup_json
+    from autotune.study.findings import findings_of
 
     if window is not None and trace is None:
         raise UsageError("--window needs a --trace", hint="give the trace that it is cut from")
@@ -60,14 +61,8 @@ def doctor(
             "log_folder": log_folder,
         },
     )
-    try:
-        with raised_signals(), ScreenWatcher() as watcher:
-            from autotune.study.checkup import check_up, checkup_json
-            from autotune.study.findings import findings_of
-
-            checkup = check_up(settings, watcher, start=start)
-    except Interrupted as interruption:
-        raise typer.Exit(interruption.exit_code) from interruption
+    with ScreenWatcher() as watcher:
+        checkup = check_up(settings, watcher, start=start)
     findings = findings_of(checkup)
     if output_format is OutputFormat.JSON:
         found = [

@@ -15,6 +15,7 @@ from autotune import __version__
 from autotune.cli import best, doctor, replay, show, studies, trace, trials, tune
 from autotune.cli.files import TolerantStream
 from autotune.cli.parsing import REFUSED, as_usage_error
+from autotune.cli.signals import Interrupted, raised_signals
 from autotune.cli.tables import plain_line
 from autotune.errors import AutotuneError
 from objectives.errors import ObjectiveError
@@ -78,15 +79,17 @@ def run() -> NoReturn:
     debug = "--debug" in sys.argv[1:]
     _prepare_streams()
     try:
-        left_with = app(prog_name="autotune", standalone_mode=False)
+        with raised_signals():
+            left_with = app(prog_name="autotune", standalone_mode=False)
+    except Interrupted as interruption:
+        _say(f"{interruption}: {'; '.join(['stopped', *getattr(interruption, '__notes__', [])])}.")
+        sys.exit(interruption.exit_code)
     except REFUSED as refused:
         error = as_usage_error(refused)
         if error.message:
             _fail(error.message, error.hint, error.exit_code, debug=debug)
         # A group without a command: its help was the answer.
         sys.exit(error.exit_code)
-    except typer.Abort:  # Ctrl-C, as older versions of Typer tell of it.
-        sys.exit(130)
     except AutotuneError as error:
         _fail(error.message, error.hint, error.exit_code, debug=debug)
     except ObjectiveError as error:
@@ -114,6 +117,12 @@ def _prepare_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def _say(line: str) -> None:
+    stream = TolerantStream(sys.stderr)
+    stream.write(plain_line(line) + "\n")
+    stream.flush()
 
 
 def _fail(message: str, hint: str, code: int, *, debug: bool) -> NoReturn:

@@ -37,10 +37,10 @@ def replay(
     import json
 
     from autotune.cli.files import write_text
-    from autotune.cli.signals import Interrupted, raised_signals
     from autotune.cli.watch import ScreenWatcher
     from autotune.errors import UsageError
     from autotune.settings import load_settings, parse_engine_args
+    from autotune.study.single import replay_once
 
     if output is not None and not output.parent.is_dir():
         raise UsageError(f"--output: there is no folder {output.parent}", hint="make it first")
@@ -59,13 +59,8 @@ def replay(
             "log_folder": log_folder,
         },
     )
-    try:
-        with raised_signals(), ScreenWatcher() as watcher:
-            from autotune.study.single import replay_once
-
-            result = replay_once(settings, watcher)
-    except Interrupted as interruption:
-        raise typer.Exit(interruption.exit_code) from interruption
+    with ScreenWatcher() as watcher:
+        result = replay_once(settings, watcher)
     text = json.dumps(result, indent=2, allow_nan=False)
     if output_format is OutputFormat.JSON:
         typer.echo(text)

@@ -21,14 +21,19 @@ class Interrupted(BaseException):
 
 @contextmanager
 def raised_signals() -> Iterator[None]:
-    """Within the block the first signal raises ``Interrupted``, a second one ends at once."""
+    """Within the block the first signal raises ``Interrupted``, a second one ends at once.
+
+    A signal that was ignored when we were started stays so: ``nohup`` asks for that, and a shell
+    does for SIGINT of what runs in the background of a script.
+    """
+    heeded = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
 
     def first(signum: int, _frame: FrameType | None) -> None:
-        for each in _SIGNALS:
+        for each in heeded:
             signal.signal(each, _at_once)
         raise Interrupted(signum)
 
-    before = {each: signal.signal(each, first) for each in _SIGNALS}
+    before = {each: signal.signal(each, first) for each in heeded}
     try:
         yield
     finally:

@@ -124,23 +124,19 @@ def tune(
 
 
 def _run(settings: TuneSettings, output_format: OutputFormat) -> None:
-    """Run the study under signal handling, then print what it found."""
+    """Run the study, then print what it found."""
     import os
-    import sys
 
-    from autotune.cli.files import TolerantStream
-    from autotune.cli.signals import Interrupted, raised_signals
+    from autotune.cli.signals import Interrupted
     from autotune.cli.watch import ScreenWatcher
     from autotune.tuning import run_study
 
     try:
-        with raised_signals(), ScreenWatcher() as watcher:
+        with ScreenWatcher() as watcher:
             judgement = run_study(settings, watcher, environ=os.environ)
     except Interrupted as interruption:
-        said = TolerantStream(sys.stderr)
-        said.write(f"{interruption}: stopped; the same command goes on from here.\n")
-        said.flush()
-        raise typer.Exit(interruption.exit_code) from interruption
+        interruption.add_note("the same command goes on from here")
+        raise
     _print(settings, output_format)
     if judgement is None or judgement.chosen is None:
         raise typer.Exit(3)
