@@ -367,7 +367,11 @@ class Repository:
             yield connection
 
     def _require_study(self, connection: Connection, opened: StudyRecord) -> None:
-        """Notice a file that was copied over ours, whose inode stays the same."""
+        """Notice that the study was deleted; not every file copied over ours shows that.
+
+        SQLite reads on from its log and cache, and a look at the file itself would have the
+        kernel drop SQLite's locks on it.
+        """
         known = (study.c.id == opened.id, study.c.created_at == opened.created_at)
         if connection.execute(select(study.c.id).where(*known)).one_or_none() is None:
             raise StorageUnavailable(

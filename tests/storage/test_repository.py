@@ -111,7 +111,7 @@ LATE_WRITERS: dict[str, Callable[[Repository, int], object]] = {
 
 
 @pytest.mark.parametrize("write", LATE_WRITERS.values(), ids=LATE_WRITERS)
-def test_a_database_copied_over_is_noticed_where_the_study_is_gone(
+def test_a_study_that_is_gone_while_in_use_is_noticed(
     write: Callable[[Repository, int], object], repository: Repository, tmp_path: Path
 ) -> None:
     study = repository.open_study("night", fingerprint={}, spec={})

@@ -13,7 +13,7 @@ from tests.autotune.cli.conftest import Autotune
 from tests.autotune.study.scripted import DESCRIPTION, ScriptedEngines, small_trace
 
 NAMES = (
-    "it's \"quoted\" `so`, 100 % of %s {0}",
+    'it\'s "quoted" `so`, 100 % of %s {0}',
     "/../../etc/[bold]passwd[/bold]",
     "\u202eright to left\u2066 \U0001f469\u200d\U0001f4bb ",
     "--study-name",
