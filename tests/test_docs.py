@@ -27,8 +27,21 @@ from autotune.cli.options import OutputFormat
 from autotune.demo import resolve_trace
 from autotune.engine.protocol import DETERMINISTIC_FAILURES, EngineInfo, FailureClass
 from autotune.export import Format
+from autotune.hardware import model_shape
 from autotune.settings import TuneSettings, parse_engine_args, parse_knobs
-from autotune.study import costs, judgement, outlook, plan, replays, sampler, single, view
+from autotune.study import (
+    checkup,
+    chunking,
+    costs,
+    findings,
+    judgement,
+    outlook,
+    plan,
+    replays,
+    sampler,
+    single,
+    view,
+)
 from autotune.traffic.formats import FORMATS
 from autotune.traffic.model import TraceMeta, TraceRequest
 from autotune.traffic.scenarios import SCENARIOS
@@ -259,6 +272,13 @@ def replay_keys() -> list[str]:
     return [*keys_written(single, "bench_result"), *keys_written(single, "replay_once")]
 
 
+def checkup_keys() -> list[str]:
+    functions = ("checkup_json", "bill_json", "traffic_json")
+    written = [key for name in functions for key in keys_written(checkup, name)]
+    layers = [each.name for each in fields(model_shape.Layers)]
+    return [*written, *layers, *(each.name for each in fields(findings.Finding))]
+
+
 def exit_codes() -> set[int]:
     errors = [each for each in vars(autotune.errors).values() if isinstance(each, type)]
     of_errors = {
@@ -300,6 +320,9 @@ def rates() -> list[str]:
         ("json.md", keys_written(tuning, "plan_study")),
         ("json.md", [each.name for each in fields(records.StudySummary)]),
         ("json.md", replay_keys()),
+        ("json.md", checkup_keys()),
+        ("json.md", [*literals(model_shape.LayerKind), *literals(findings.FindingState)]),
+        ("kv-cache.md", literals(chunking.ChunkingCode)),
         ("storage.md", [*schema.metadata.tables, schema.VERSION_TABLE]),
     ],
 )

@@ -26,17 +26,22 @@ def load_config(model: str) -> dict[str, Any]:
     """
     if not model.strip():
         raise UsageError("the model has no name", hint=_NAME_A_FOLDER)
-    folder = Path(model)
-    if folder.is_dir():
-        path = folder / CONFIG_NAME
-        if not path.is_file():
-            raise EnvironmentFault(
-                f"{folder} has no {CONFIG_NAME}", hint="is it the folder of a model?"
-            )
-        return _read(path)
-    if folder.is_file():
+    return _read(_in_folder(Path(model)) or _from_hub(model))
+
+
+def _in_folder(folder: Path) -> Path | None:
+    """Return the config of a folder, None if there is no such folder."""
+    try:
+        is_folder, is_file = folder.is_dir(), folder.is_file()
+    except OSError:  # Too long for the name of a file.
+        return None
+    if is_file:
         raise EnvironmentFault(f"{folder} is a file", hint="name the folder that it lies in")
-    return _read(_from_hub(model))
+    if is_folder and not (folder / CONFIG_NAME).is_file():
+        raise EnvironmentFault(
+            f"{folder} has no {CONFIG_NAME}", hint="is it the folder of a model?"
+        )
+    return folder / CONFIG_NAME if is_folder else None
 
 
 def _from_hub(model: str) -> Path:

@@ -54,23 +54,18 @@ class KvBill:
 
     @property
     def bytes_per_token_unbounded(self) -> int:
-        """Bytes of one more token beyond all sliding windows.
-
-        Chunked layers count in full, as vLLM allocates them unless it is told otherwise.
-        """
+        """Bytes of one more token beyond all windows and chunks."""
         return sum(
             each.count * self.layer_bytes(each)
             for each in self.shape.layers
-            if each.kind != "sliding"
+            if each.window is None
         )
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that the sliding layers of one sequence need at most."""
+        """Bytes that the sliding and chunked layers of one sequence need at most."""
         return sum(
-            each.count * self.layer_bytes(each) * (each.window or 0)
-            for each in self.shape.layers
-            if each.kind == "sliding"
+            each.count * self.layer_bytes(each) * (each.window or 0) for each in self.shape.layers
         )
 
     @property
@@ -105,6 +100,10 @@ def kv_bill(
     shape = read_shape(config)
     if isinstance(shape, EngineDecides):
         return shape
+    for each in shape.layers:
+        if each.kind != "latent" and not _divides(each.kv_heads, tensor_parallel_size):
+            heads = f"{each.kv_heads} KV heads"
+            return EngineDecides(f"{heads} cannot be divided among {tensor_parallel_size} GPUs")
     name = kv_cache_dtype
     if name == "auto":
         name = _checkpoint_dtype(config) or dtype
@@ -114,8 +113,13 @@ def kv_bill(
     return KvBill(shape, element_bytes, tensor_parallel_size)
 
 
+def _divides(heads: int, gpus: int) -> bool:
+    """Whether each GPU gets as many heads as any other, or every head as many GPUs."""
+    return heads % gpus == 0 or gpus % heads == 0
+
+
 def _kept(layers: Layers, tokens: int) -> int:
-    return min(tokens, layers.window or 0) if layers.kind == "sliding" else tokens
+    return tokens if layers.window is None else min(tokens, layers.window)
 
 
 def _checkpoint_dtype(config: Mapping[str, Any]) -> str | None:

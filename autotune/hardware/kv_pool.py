@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Literal
 
 from autotune.hardware.kv_bill import KvBill
-from autotune.hardware.model_shape import EngineDecides
+from autotune.hardware.model_shape import EngineDecides, Layers
+
+GroupKind = Literal["full", "sliding", "chunked"]
 
 _PADDING_LIMIT = 1.5
 
@@ -38,10 +41,11 @@ class PoolRules:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Groups of layers with a block table each: how many, and their window, None if full."""
+    """Groups of like layers with a block table each: how many, and their window, if any."""
 
-    window: int | None
+    kind: GroupKind
     tables: int
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,14 @@ class KvPool:
         return round(cache_tokens * self.request_blocks(longest) / longest)
 
     def _table_blocks(self, group: Group, tokens: int) -> int:
+        rules = self.rules
         if group.window is None:
-            return _ceil(tokens, self.rules.block_size)
-        held = min(group.window - 1 + self.rules.in_flight_tokens, tokens)
+            return _ceil(tokens, rules.block_size)
+        if group.kind == "chunked":
+            return _ceil(min(group.window + rules.in_flight_tokens, tokens), rules.block_size)
+        held = min(group.window - 1 + rules.in_flight_tokens, tokens)
         # One more, since a window need not start where a block does.
-        return _ceil(held, self.rules.block_size) + 1
+        return _ceil(held, rules.block_size) + 1
 
 
 def make_pool(bill: KvBill, rules: PoolRules) -> KvPool | EngineDecides:
@@ -87,20 +94,21 @@ def make_pool(bill: KvBill, rules: PoolRules) -> KvPool | EngineDecides:
     if bill.keeps_state:
         return EngineDecides("recurrent layers keep states, for which vLLM resizes all blocks")
     kept = [each for each in bill.shape.layers if each.kind != "shared"]
-    kinds = {each.kind for each in kept}
-    if "chunked" in kinds and (rules.hybrid_manager or kinds == {"chunked"}):
-        return EngineDecides("layers that attend in chunks free their blocks in chunks")
-    sliding = kinds == {"sliding"}
-    counts: Counter[int | None] = Counter()
+    freed = rules.hybrid_manager or len({(each.kind, each.window) for each in kept}) == 1
+    counts: Counter[tuple[GroupKind, int | None]] = Counter()
     for each in kept:
-        window = each.window if each.kind == "sliding" else None
-        counts[window if rules.hybrid_manager or sliding else None] += each.count
+        counts[_bucket(each) if freed else ("full", None)] += each.count
     # Layers of different page sizes do not come this far: the shape would not have been read.
     (layer_bytes,) = {bill.layer_bytes(each) for each in kept}
     size = _group_size(list(counts.values()))
-    groups = [Group(window, _ceil(count, size)) for window, count in counts.items()]
-    widest = max(_ceil(counts[group.window], group.tables) for group in groups)
+    groups = [Group(kind, _ceil(count, size), window) for (kind, window), count in counts.items()]
+    widest = max(_ceil(counts[group.kind, group.window], group.tables) for group in groups)
     return KvPool(rules, tuple(groups), widest * rules.block_size * layer_bytes)
+
+
+def _bucket(layers: Layers) -> tuple[GroupKind, int | None]:
+    kind: GroupKind = layers.kind if layers.kind in ("sliding", "chunked") else "full"
+    return kind, layers.window
 
 
 def _group_size(counts: list[int]) -> int:

@@ -12,6 +12,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,27 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "n_group": 1,
         "topk_group": 1,
     },
+    "llama4": {
+        "architectures": ["Llama4ForCausalLM"],
+        "model_type": "llama4_text",
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "num_hidden_layers": 8,
+        "attention_chunk_size": 1024,
+        "intermediate_size_mlp": 256,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 8,
+    },
+    "gpt_oss": {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "sliding_window": 128,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+    },
     "falcon": {
         "architectures": ["FalconForCausalLM"],
         "model_type": "falcon",
@@ -151,9 +173,10 @@ def figures(config: Mapping[str, Any], info: EngineInfo) -> dict[str, Any]:
         raise ValueError(f"not to be counted: {pool}")
     estimate = pool.tokens_in(ARGUMENTS["kv_cache_memory_bytes"])
     return {
+        "config": dict(config),
         "layers": {each.kind: each.count for each in bill.shape.layers},
         "bytes_per_token": bill.bytes_per_token,
-        "block_size": rules.block_size,
+        "rules": asdict(rules),
         "estimated_tokens": estimate,
         "reported_tokens": info.kv_cache_tokens,
         "ratio": estimate / info.kv_cache_tokens,
