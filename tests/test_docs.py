@@ -165,7 +165,10 @@ def test_there_are_command_lines_of_every_command() -> None:
 @each_page
 def test_commands_in_running_text_exist(page: Path) -> None:
     known = {name: options_of(command) | {"--help"} for name, command in commands()}
-    for code in re.findall(r"`autotune ([^`]+)`", FENCE.sub("", page.read_text("utf-8"))):
+    text = FENCE.sub("", page.read_text("utf-8"))
+    if page.name == "bad-input.md":
+        text = text.partition("<!-- Below this line")[0]
+    for code in re.findall(r"`autotune ([^`]+)`", text):
         words = code.split()
         name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
         if words[0].startswith("--"):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from autotune.cli.tables import plain_line
 from tests.autotune.cli.bad_input import Case
 from tests.autotune.cli.forked import Ran
 
@@ -106,8 +105,11 @@ def row(case: Case, ran: Ran) -> str:
 
 
 def _quoted(word: str) -> str:
-    shown = plain_line(word)
-    return shlex.quote(shown if len(shown) <= _LONGEST else f"{shown[:8]}…")
+    """Return a word as a shell takes it, if it is not too long to show."""
+    shown = word if len(word) <= _LONGEST else f"{word[:8]}…"
+    if shown.isprintable():
+        return shlex.quote(shown)
+    return "$'" + shown.encode("unicode_escape").decode() + "'"
 
 
 def _code(text: str) -> str:

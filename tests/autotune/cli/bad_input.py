@@ -239,7 +239,7 @@ BUDGETS = (
         "Nothing keeps the budget.", "Nearest is ", with_studies(),
     ),
     Case(
-        "the same, to a file that is there",
+        "a budget that nothing keeps, to a file that is there",
         ("best", "--study-name", "slow", "--output", "autotune.db"), 3,
         "Nothing keeps the budget.", "Nearest is ", with_studies(),
     ),
@@ -348,20 +348,24 @@ DATABASES = (
         file_of("autotune.db", "a shopping list\n" * 100),
     ),
     Case(
-        "the same, to read", ("best",), 4, "not a database", "another file",
+        "a file that is no database, to read", ("best",), 4, "not a database", "another file",
         file_of("autotune.db", "a shopping list\n" * 100),
     ),
     Case(
         "a database that was cut off", ("trials",), 4, "malformed", "Restore it",
         with_studies(cut_at=5000),
     ),
-    Case("the same, to tune on", TUNE, 4, "malformed", "Restore it", with_studies(cut_at=5000)),
+    Case(
+        "a database that was cut off, to tune on", TUNE, 4, "malformed", "Restore it",
+        with_studies(cut_at=5000),
+    ),
     Case(
         "a database of another program", TUNE, 4, "belongs to another program", "another file",
         database_of("CREATE TABLE bookmarks (url)"),
     ),
     Case(
-        "the same, to read", ("show",), 4, "holds no study of autotune", "autotune tune",
+        "a database of another program, to read", ("show",), 4,
+        "holds no study of autotune", "autotune tune",
         database_of("CREATE TABLE bookmarks (url)"),
     ),
     Case(
@@ -369,7 +373,7 @@ DATABASES = (
         with_studies("UPDATE autotune_alembic_version SET version_num = '9999'"),
     ),
     Case(
-        "the same, to tune on", TUNE, 4, "schema '9999'", "Upgrade",
+        "a database of a later version, to tune on", TUNE, 4, "schema '9999'", "Upgrade",
         with_studies("UPDATE autotune_alembic_version SET version_num = '9999'"),
     ),
     Case(
@@ -427,7 +431,8 @@ ENGINES = (
         "no engine argument 'max_modle_len'", "max_model_len,", vllm=True,
     ),
     Case(
-        "the same, to look at the plan", (*TUNE, "--dry-run", "--knob", "block_sise=16,32"), 2,
+        "a misspelt engine argument, to look at the plan",
+        (*TUNE, "--dry-run", "--knob", "block_sise=16,32"), 2,
         "no engine argument 'block_sise'", "block_size,", vllm=True,
     ),
     Case(
