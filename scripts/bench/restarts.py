@@ -65,6 +65,13 @@ def main() -> None:
     logs = Path(tempfile.mkdtemp())
     with Supervisor(log_folder=logs) as supervisor:
         described = supervisor.describe(engine_args)
+        result: dict[str, Any] = {
+            "model": given.model,
+            "engine_args": pinned,
+            "vllm_version": described.info.vllm_version,
+            "device": described.info.device,
+            "restarts": rows,
+        }
         for number in range(given.restarts):
             before = outside_view()
             tokens, seqs = LIMITS[number % len(LIMITS)]
@@ -79,19 +86,17 @@ def main() -> None:
             rows.append(
                 {**limits, **seconds, "ground": started.ground.to_json(), "outside": before}
             )
+            write(given.output, result)
             print(number, json.dumps(rows[-1]), file=sys.stderr, flush=True)
-        after = outside_view()
+        result["after_the_last_stop"] = outside_view()
+    # The janitor is gone by now, the tracker of the host ends a moment after it.
     time.sleep(1.0)
-    result = {
-        "model": given.model,
-        "engine_args": pinned,
-        "vllm_version": described.info.vllm_version,
-        "device": described.info.device,
-        "restarts": rows,
-        "after_the_last_stop": after,
-        "at_the_end": outside_view(),
-    }
-    given.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result["at_the_end"] = outside_view()
+    write(given.output, result)
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
