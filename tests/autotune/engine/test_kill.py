@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
 TIMEOUT_S = 20.0
 ROOT = Path(__file__).resolve().parents[3]
 
-# Says the pid of the host, and then each report of a replay that would take minutes.
+# Says the pid of the host and the folder of the run, and then each report of a replay that would
+# take minutes.
 CONTROLLER = """
 import json, sys
 from pathlib import Path
@@ -42,6 +43,7 @@ trace = Trace.build(rows, block_size=512, prefixes_known=True, source="endless")
 with Supervisor(log_folder=folder) as supervisor:
     supervisor.validate({})
     print(supervisor._process.pid, flush=True)
+    print(supervisor._folder.path, flush=True)
     supervisor.start(json.loads(sys.argv[2]), folder / "trial.log")
     plan = ReplayPlan(seed=1, salt="s", warmup_requests=0)
     supervisor.replay(trace, plan, lambda report: print(report["tokens"], flush=True))
@@ -60,6 +62,19 @@ def controller(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     end(process)
 
 
+def read_folder(controller: subprocess.Popen[str]) -> Path:
+    assert controller.stdout is not None
+    return Path(controller.stdout.readline().strip())
+
+
+def is_gone(folder: Path) -> bool:
+    """Whether the janitor has removed the folder of a run, with its sockets, within its time."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while folder.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return not folder.exists()
+
+
 def read_number(controller: subprocess.Popen[str]) -> int:
     assert controller.stdout is not None
     return int(controller.stdout.readline())
@@ -76,7 +91,7 @@ def names(processes: list[psutil.Process]) -> str:
 def test_nothing_outlives_a_controller_that_is_killed_during_a_replay(
     controller: subprocess.Popen[str],
 ) -> None:
-    host = read_number(controller)
+    host, folder = read_number(controller), read_folder(controller)
     while read_number(controller) == 0:
         pass
     processes = members_of(host)
@@ -84,8 +99,13 @@ def test_nothing_outlives_a_controller_that_is_killed_during_a_replay(
     assert "EngineCore" in names(processes)
     assert len(processes) >= 3
     assert segments
+    assert any(path.is_socket() for path in folder.iterdir())
+    # A stopped process heeds no signal but one, and has no thread that watches its parent.
+    core = next(each for each in processes if "EngineCore" in each.name())
+    core.suspend()
     end(controller)
     assert group_survivors(host, timeout_s=TIMEOUT_S) == []
+    assert is_gone(folder)
     assert [segment for segment in segments if segment.exists()] == []
 
 
@@ -103,7 +123,7 @@ def loading(_host: int, log: Path) -> bool:
 def test_nothing_outlives_a_controller_that_is_killed_during_a_start(
     controller: subprocess.Popen[str], tmp_path: Path, reached: Callable[[int, Path], bool]
 ) -> None:
-    host = read_number(controller)
+    host, folder = read_number(controller), read_folder(controller)
     orphaned = orphaned_shared_memory()
     deadline_s = time.monotonic() + 120.0
     while not reached(host, tmp_path / "trial.log"):
@@ -112,4 +132,5 @@ def test_nothing_outlives_a_controller_that_is_killed_during_a_start(
         time.sleep(0.05)
     end(controller)
     assert group_survivors(host, timeout_s=TIMEOUT_S) == []
+    assert is_gone(folder)
     assert orphaned_shared_memory() <= orphaned
