@@ -42,6 +42,9 @@ ENVIRONMENT: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     # As ``vllm serve`` sets it; the library's own default is to fork.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # vLLM renames its processes, and setproctitle would write the name over the environment by
+    # which they are found.
+    "SPT_NOENV": "1",
 }
 """Set for the engines unless the user has set it."""
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from autotune.demo import resolve_trace
+from autotune.engine.processes import processes_of
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.engine.supervisor import Supervisor, Watchdogs
 from autotune.traffic.model import Trace, TraceRequest
@@ -121,6 +122,14 @@ def test_the_engine_is_what_was_asked_for(engine: Running) -> None:
     assert engine.info.kv_cache_tokens == KV_CACHE_BYTES // KV_BYTES_PER_TOKEN
     assert engine.info.capture_sizes == ()
     assert engine.info.resolved["dtype"] == "bfloat16"
+
+
+def test_processes_that_vllm_renames_keep_the_mark_of_their_run(engine: Running) -> None:
+    below = engine.host.children(recursive=True)
+    assert any(child.name().startswith("VLLM::") for child in below)
+    folder = engine.supervisor._folder
+    assert folder is not None
+    assert {child.pid for child in below} <= {each.pid for each in processes_of(folder.path)}
 
 
 def test_every_answer_has_exactly_its_recorded_length(first: ReplayResult, window: Trace) -> None:
