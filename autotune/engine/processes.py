@@ -86,7 +86,15 @@ class Process:
     def signal(self, signum: signal.Signals) -> None:
         """Send a signal to this process and, whatever its pid is used for later, to no other."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            descriptor = os.pidfd_open(self.pid)
+            try:
+                descriptor = os.pidfd_open(self.pid)
+            except ProcessLookupError:
+                return
+            except OSError:
+                # Sandboxes lack the call or forbid it: then the pid has to do.
+                if self.runs:
+                    os.kill(self.pid, signum)
+                return
             try:
                 if self.runs:
                     signal.pidfd_send_signal(descriptor, signum)
@@ -141,9 +149,15 @@ def unlink_unused(segments: Iterable[Path]) -> list[Path]:
     left = {path for path in segments if path.exists()}
     if left:
         left -= {path for process in all_processes() for path in process.segments()}
-    for path in left:
-        path.unlink(missing_ok=True)
-    return sorted(left)
+    return sorted(filter(_unlinked, left))
+
+
+def _unlinked(path: Path) -> bool:
+    """Unlink a file; False if it is gone already, or another user's."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        path.unlink()
+        return True
+    return False
 
 
 def _end_within(find: Callable[[], Iterable[Process]], grace_s: float) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -195,6 +196,43 @@ def test_shared_memory_is_unlinked_when_nobody_has_it_mapped() -> None:
     assert path not in ours.segments()
     assert unlink_unused([path, path.with_name("psm_none")]) == [path]
     assert not path.exists()
+
+
+def test_what_others_unlink_or_own_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, gone, theirs = (tmp_path / name for name in ("ours", "gone", "theirs"))
+    for path in (ours, gone, theirs):
+        path.touch()
+    unlink = Path.unlink
+
+    def refusing(path: Path, missing_ok: bool = False) -> None:
+        if path == theirs:
+            raise PermissionError
+        gone_meanwhile = path == gone
+        unlink(path, missing_ok=missing_ok)
+        if gone_meanwhile:
+            raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "unlink", refusing)
+    assert unlink_unused([ours, gone, theirs]) == [ours]
+    assert theirs.exists()
+
+
+@pytest.mark.usefixtures("short_graces")
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_where_processes_cannot_be_opened_the_pid_has_to_do(
+    run: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(_pid: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    leader = start(run, SLEEPER)
+    (process,) = processes_of(run)
+    Process(process.pid, process.started - 1).signal(signal.SIGKILL)
+    assert process.runs
+    assert end(run, leader) == -signal.SIGTERM
 
 
 def test_the_mark_is_the_whole_value(run: Path) -> None:
