@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from autotune.engine.processes import Process
@@ -93,7 +95,7 @@ class GroundCheck:
                 raise NotClean(f"{left} after {waited_s:.0f} s{_named(host, folder, gpu)}")
             time.sleep(_POLL_S)
         self._remember(host, now)
-        return Ground(**{**asdict(now), "waited_s": waited_s})
+        return replace(now, waited_s=waited_s)
 
     def _remember(self, host: Process, now: Ground) -> None:
         self._gpu_base = self._gpu_base or now.gpu_memory_bytes
@@ -129,10 +131,17 @@ def survey(host: Process, folder: RunFolder, gpu: GpuMemory) -> Ground:
         processes=len(_engine_processes(host, folder)),
         host_memory_bytes=host.memory_bytes,
         host_descriptors=host.descriptors,
-        shared_memory_bytes=sum(path.stat().st_size for path in folder.shared_memory()),
+        shared_memory_bytes=sum(map(_size_bytes, folder.shared_memory())),
         sockets=len(folder.sockets()),
         gpu_memory_bytes=gpu.used_bytes(),
     )
+
+
+def _size_bytes(path: Path) -> int:
+    """Return the size of a file, 0 if it has been unlinked since it was seen."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def _engine_processes(host: Process, folder: RunFolder) -> list[Process]:

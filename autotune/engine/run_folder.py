@@ -52,9 +52,15 @@ class RunFolder:
         Raises:
             EnvironmentFault: it cannot be made.
         """
+        controller = _self()
         try:
-            folder = cls(Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)), _self())
-            folder._write()
+            folder = cls(Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)), controller)
+            try:
+                folder._write()
+            except OSError:
+                # Without a record nobody could tell that it is abandoned.
+                folder.remove()
+                raise
         except OSError as error:
             raise EnvironmentFault(
                 f"cannot make a folder in {parent}: {error.strerror}",
@@ -122,8 +128,10 @@ class RunFolder:
     def remove_stale_sockets(self) -> None:
         """Remove the socket files that no process has bound; vLLM leaves some at every stop."""
         with contextlib.suppress(OSError):
+            # Looked for first: one that is bound a moment later is not among them.
+            found = self.sockets()
             bound = Path("/proc/net/unix").read_text(errors="replace")
-            for path in self.sockets():
+            for path in found:
                 if f" {path}\n" not in bound:
                     path.unlink(missing_ok=True)
 

@@ -162,3 +162,15 @@ def test_a_real_survey(folder: RunFolder) -> None:
     assert now.host_memory_bytes > 2**20
     assert now.host_descriptors > 3
     assert now.to_json()["gpu_memory_bytes"] == {}
+
+
+def test_shared_memory_that_is_unlinked_during_a_survey_holds_nothing(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Process.of(os.getpid())
+    assert ours is not None
+    left = tmp_path / "psm_left"
+    left.write_bytes(b"12345")
+    segments = frozenset({left, tmp_path / "psm_unlinked"})
+    monkeypatch.setattr(RunFolder, "shared_memory", lambda _folder: segments)
+    assert survey(ours, folder, GpuMemory(())).shared_memory_bytes == 5

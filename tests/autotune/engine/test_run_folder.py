@@ -181,10 +181,20 @@ def test_a_folder_that_cannot_be_made_is_an_environment_fault(tmp_path: Path) ->
         RunFolder.create(tmp_path / "none")
 
 
-def test_a_full_disk_is_no_obstacle(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+def full(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
 
+
+def test_a_folder_that_cannot_be_recorded_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(EnvironmentFault, match="No space left on device"):
+        RunFolder.create(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_no_obstacle(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "write_text", full)
     engine, _ = engine_of(folder)
     folder.record()
