@@ -18,7 +18,7 @@ from autotune.hardware.kv_pool import KvPool, make_pool
 from autotune.hardware.model_shape import EngineDecides
 from autotune.settings import TuneSettings
 from autotune.study.chunking import Chunking, chunking_of
-from autotune.study.kv_fit import Need, peak_need, pool_rules
+from autotune.study.kv_fit import Need, peak_need, pool_rules, whole_number
 from autotune.study.session import (
     describe_engine,
     device_lease,
@@ -73,8 +73,7 @@ class Engine:
 
     def number(self, name: str) -> int | None:
         """Return an argument that is a whole number above 0, None if it is not known."""
-        value = self.arguments.get(name)
-        return value if type(value) is int and value > 0 else None
+        return whole_number(self.arguments, name)
 
 
 @dataclass(frozen=True, slots=True)

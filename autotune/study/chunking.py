@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from autotune.study.kv_fit import whole_number
 from autotune.traffic.model import Trace
 
 ChunkingCode = Literal["in_effect", "off", "budget_holds_all", "prompts_shorter", "unknown"]
@@ -50,15 +51,15 @@ def _code(arguments: Mapping[str, Any], chunk: int, over: int) -> ChunkingCode:
         return "off"
     if over:
         return "in_effect"
-    longest = arguments.get("max_model_len")
-    return (
-        "budget_holds_all" if isinstance(longest, int) and chunk >= longest else "prompts_shorter"
-    )
+    longest = whole_number(arguments, "max_model_len")
+    return "budget_holds_all" if longest is not None and chunk >= longest else "prompts_shorter"
 
 
 def _chunk_tokens(arguments: Mapping[str, Any]) -> int | None:
     """Return the least of the limits on a prompt's part of a step; 0 and None are no limits."""
-    if not arguments.get("max_num_batched_tokens"):
+    budget = whole_number(arguments, "max_num_batched_tokens")
+    if budget is None:
         return None
-    names = ("max_num_batched_tokens", "max_num_scheduled_tokens", "long_prefill_token_threshold")
-    return min(int(arguments[name]) for name in names if arguments.get(name))
+    further = ("max_num_scheduled_tokens", "long_prefill_token_threshold")
+    limits = (whole_number(arguments, name) for name in further)
+    return min([budget, *(limit for limit in limits if limit is not None)])

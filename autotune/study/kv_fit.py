@@ -47,12 +47,21 @@ class Need:
     bound_tokens: int
 
 
+def whole_number(arguments: Mapping[str, Any], name: str) -> int | None:
+    """Return an argument that is a whole number above 0, None for all else.
+
+    Where vLLM has not resolved the arguments they are what the user wrote.
+    """
+    value = arguments.get(name)
+    return value if type(value) is int and value > 0 else None
+
+
 def pool_rules(arguments: Mapping[str, Any]) -> PoolRules | EngineDecides:
     """Return how an engine with these resolved arguments divides its KV cache."""
     for name, plain in _UNCOUNTED.items():
         if arguments.get(name, plain) != plain:
             return EngineDecides(f"{name} changes how the cache is divided")
-    missing = [name for name in _NEEDED if not isinstance(arguments.get(name), int)]
+    missing = [name for name in _NEEDED if whole_number(arguments, name) is None]
     if missing:
         return EngineDecides(f"{missing[0]} is not known")
     batches = 2 if arguments.get("async_scheduling") else 1

@@ -14,7 +14,16 @@ TRAFFIC = trace(request(0.0, 100), request(1.0, 2048), request(2.0, 5000))
     ("arguments", "code", "chunk_tokens", "prompts_over"),
     [
         ({}, "unknown", None, None),
+        ({"max_num_batched_tokens": "2k"}, "unknown", None, None),
+        ({"max_num_batched_tokens": [2048]}, "unknown", None, None),
+        ({"max_num_batched_tokens": -1}, "unknown", None, None),
         ({"max_num_batched_tokens": 2048}, "in_effect", 2048, 1),
+        (
+            {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": "1k"},
+            "in_effect",
+            2048,
+            1,
+        ),
         ({"max_num_batched_tokens": 2047}, "in_effect", 2047, 2),
         ({"max_num_batched_tokens": 5000}, "prompts_shorter", 5000, 0),
         ({"max_num_batched_tokens": 8192, "max_model_len": 8192}, "budget_holds_all", 8192, 0),

@@ -48,7 +48,9 @@ def test_rules_come_from_the_arguments(arguments: dict[str, Any], rules: PoolRul
         ({"num_gpu_blocks_override": 100}, "num_gpu_blocks_override changes"),
         ({"speculative_config": {"method": "ngram"}}, "speculative_config changes"),
         ({"block_size": None}, "block_size is not known"),
+        ({"block_size": 0}, "block_size is not known"),
         ({"max_model_len": "8k"}, "max_model_len is not known"),
+        ({"max_num_batched_tokens": True}, "max_num_batched_tokens is not known"),
     ],
 )
 def test_what_divides_the_cache_otherwise_is_left_to_the_engine(
