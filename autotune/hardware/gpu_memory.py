@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pynvml
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class GpuMemory:
         return sorted(found, key=lambda holder: -(holder.used_bytes or 0))
 
 
-def _ask(call: Callable[..., _T], *arguments: object, default: Any = None) -> _T | Any:
+def _ask(call: Callable[..., Any], *arguments: object, default: Any = None) -> Any:
     """Return what NVML answers, ``default`` where it cannot: a GPU may be lost at any time."""
     try:
         return call(*arguments)

@@ -102,9 +102,7 @@ def read_shape(config: Mapping[str, Any]) -> ModelShape | EngineDecides:
     try:
         _refuse_odd(fields)
         kinds = _kinds(fields)
-        found = tuple(
-            _layers(fields, kind, count) for kind, count in Counter(kinds).items() if count
-        )
+        found = tuple(_layers(fields, kind, count) for kind, count in Counter(kinds).items())
         return ModelShape(fields.model_type, found, fields.context_tokens)
     except Uncountable as reason:
         return EngineDecides(str(reason))
@@ -166,10 +164,12 @@ def _own_kinds(fields: Fields) -> list[LayerKind]:
 def _from_names(named: Any, count: int) -> list[LayerKind]:
     if not isinstance(named, Sequence) or len(named) != count:
         raise Uncountable(f"layer_types does not name {count} layers")
-    unknown = [name for name in named if name not in _NAMED_KINDS]
+    # What JSON has in place of a name may be a list, by which nothing can be looked up.
+    names = [str(name) for name in named]
+    unknown = [name for name in names if name not in _NAMED_KINDS]
     if unknown:
         raise Uncountable(f"layer_types names an unknown kind, {unknown[0]!r}")
-    return [_NAMED_KINDS[name] for name in named]
+    return [_NAMED_KINDS[name] for name in names]
 
 
 def _chunked(fields: Fields, count: int) -> list[LayerKind]:

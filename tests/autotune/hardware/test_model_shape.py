@@ -122,6 +122,7 @@ def test_a_window_of_zero_is_no_window() -> None:
         ({"kv_lora_rank": 256, "model_type": "minicpm3"}, "kv_lora_rank"),
         ({"layer_types": ["full_attention"]}, "does not name 32 layers"),
         ({"layer_types": ["brand_new"] * 32}, "unknown kind, 'brand_new'"),
+        ({"layer_types": [["mamba"]] * 32}, "unknown kind, \"['mamba']\""),
         ({"layer_types": ["mamba"] * 32}, "none of its layers is attention"),
         ({"num_kv_shared_layers": 32}, "share"),
         ({"model_type": "jamba", "attn_layer_period": 8}, "attn_layer_offset"),
