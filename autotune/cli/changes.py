@@ -38,7 +38,7 @@ def against(judgement: Judgement, base: Cell, chosen: Cell) -> list[str]:
         old, new = base.metrics.get(name), chosen.metrics.get(name)
         if old is None or new is None:
             continue
-        change = 0.0 if old == new else new / old - 1 if math.isfinite(old) else -math.inf
+        change = _change(old, new)
         group = worse if (change > 0) != (name == RATE) else better
         (alike if abs(change) < _ALIKE else group).append(_valued(name, old, new, change))
     name = limits(base.candidate)
@@ -51,6 +51,15 @@ def against(judgement: Judgement, base: Cell, chosen: Cell) -> list[str]:
         )
         if changes
     ]
+
+
+def _change(old: float, new: float) -> float:
+    """Return the relative change; infinite from and to what has no bound, and from nothing."""
+    if old == new:
+        return 0.0
+    if math.isinf(old):
+        return -math.inf
+    return math.copysign(math.inf, new) if old == 0 else new / old - 1
 
 
 def _valued(name: str, old: float, new: float, change: float) -> str:
@@ -84,7 +93,7 @@ def _percent(change: float) -> str:
 
 def relative(base: Cell, other: Cell) -> tuple[float, ...]:
     """Return the relative change of each cost; 0 where it is missing in one of them."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         changes = other.costs / base.costs - 1
     return tuple(0.0 if math.isnan(change) else float(change) for change in changes)
 

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.cli.changes import against, relative
+from tests.autotune.cli.test_words import cell, judgement
+from tests.autotune.study.records import limits
+
+
+def test_a_latency_that_was_nothing_grows_without_a_percentage() -> None:
+    """All tokens of short answers may come in one delivery: the TPOT is 0."""
+    chosen = cell(limits(512), 95.0, 2.0)
+    nothing = {"tpot_p95": 0.0, "itl_p99": 0.0}
+    base = replace(
+        cell(limits(2048), 95.0, 2.0),
+        metrics={**chosen.metrics, **nothing},
+        costs=np.array([95.0, 0.0, 1.0]),
+    )
+    worse = "which is the price: tpot_p95 0.0 → 2.0 ms, itl_p99 0.0 → 6.0 ms."
+    assert worse in " ".join(against(judgement("knee", winner=1), base, chosen))
+    assert relative(base, chosen) == (0.0, math.inf, 0.0)
+    assert relative(base, base) == (0.0, 0.0, 0.0)
