@@ -40,7 +40,12 @@ def fitted(trace: Trace, max_model_len: int, policy: TooLong) -> Trace:
         kept = [r for r in trace.requests if r.input_length + r.output_length <= max_model_len]
         return _rebuilt(trace, kept, replace(notes, skipped=notes.skipped + too_long))
     block_size = trace.meta.block_size
-    cut = [_truncated(r, max_model_len, block_size) for r in trace.requests if max_model_len > 1]
+    # A prompt token and an output token are the least that a request has.
+    cut = (
+        [_truncated(r, max_model_len, block_size) for r in trace.requests]
+        if max_model_len > 1
+        else []
+    )
     return _rebuilt(trace, cut, replace(notes, truncated=notes.truncated + too_long))
 
 
