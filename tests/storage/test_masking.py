@@ -60,3 +60,9 @@ def test_words_of_others_are_masked() -> None:
 def test_addresses_without_a_secret_stay_as_they_are() -> None:
     text = "Cannot use sqlite:////data/a%b c.db: see http://example.org/x:."
     assert hide_secrets(text, "sqlite:////data/a%b c.db") == text
+
+
+def test_a_long_word_is_read_once() -> None:
+    """Tried from every letter, this would take hours."""
+    word = "a" * 1_000_000
+    assert hide_secrets(f"{word} x://u:hunter2@h") == f"{word} x://u:***@h"
