@@ -11,13 +11,16 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from storage.errors import StorageError, StorageUnavailable
 from storage.masking import hide_secrets, mask_url
 
+_FULL_HINT: Final = "Free some disk space; nothing that was stored before is lost."
+# Whole clauses of SQLite and the system: a server's message may name a host or a column.
 _HINTS: Final = (
-    ("locked", "Another program holds the database; stop it or wait, then run this again."),
-    ("full", "Free some disk space; nothing that was stored before is lost."),
+    ("is locked", "Another program holds the database; stop it or wait, then run this again."),
+    ("is full", _FULL_HINT),
+    ("No space left", _FULL_HINT),
     ("not a database", "Choose another file with --storage."),
     ("malformed", "Restore it from a copy, or choose another file with --storage."),
     ("readonly", "Make the file and its folder writable, or choose another with --storage."),
-    ("too long", "Choose a file with a shorter name with --storage."),
+    ("name too long", "Choose a file with a shorter name with --storage."),
     ("unable to open", "Make the folder writable, or choose another file with --storage."),
 )
 

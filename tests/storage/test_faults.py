@@ -23,3 +23,18 @@ def test_a_refused_record_is_no_unavailable_database() -> None:
         translated_errors(URL),
     ):
         raise error
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("database or disk is full", "Free some disk space"),
+        ("could not extend file: No space left on device", "Free some disk space"),
+        ("database is locked", "Another program holds the database"),
+        ('could not translate host name "fullmoon.locked"', "Check that the database"),
+        ("value too long for type character varying(512)", "Check that the database"),
+    ],
+)
+def test_the_hint_is_about_the_fault_and_not_about_a_name(said: str, hint: str) -> None:
+    fault = unavailable(URL, OperationalError("", {}, Exception(said)))
+    assert fault.hint.startswith(hint)
