@@ -1,12 +1,14 @@
 """What is left of a study whose controller is ended by a signal, and whether it goes on.
 
-For each phase and signal one study on a real engine: it is ended at a random instant of that
-phase, over and over, resumed each time, and at last left to finish. After each end: how long
-until every process is gone; shared memory, sockets and folders that are left; whether the
-database is sound. After each resume: whether a finished trial was lost, and whether the trial
-that ran was taken back once. At the end: whether every trial was counted and told once.
+For each phase and signal one study on a real engine, or with --one-study one for each signal: it
+is ended at a random instant of that phase, over and over, resumed each time, and at last left to
+finish. After each end: how long until every process is gone; shared memory, sockets and folders
+that are left; whether the database is sound. After each resume: whether a finished trial was
+lost, and whether the trial that ran was taken back once. At the end: whether every trial was
+counted and told once.
 
     scripts/bench/kills OUT.json [--repeats 10] [--phases start,replay,store] [--signals KILL]
+        [--one-study]
 
 The controller is the real command line. It runs in a child of this script that only announces,
 on a pipe, when a phase begins.
@@ -29,6 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -250,19 +253,15 @@ def gpu_mib() -> list[int]:
 
 
 def series(
-    phase: str,
-    signum: signal.Signals,
-    repeats: int,
-    rng: random.Random,
-    engine: Sequence[str],
+    phases: Sequence[str], signum: signal.Signals, rng: random.Random, engine: Sequence[str]
 ) -> dict[str, Any]:
-    """End one study again and again in the same phase, then let it finish."""
-    folder = Path(tempfile.mkdtemp(prefix=f"kills-{phase}-"))
-    trials = repeats + 2 if phase in ("store", "tell") else 2
+    """End one study in one phase after the other, then let it finish."""
+    folder = Path(tempfile.mkdtemp(prefix=f"kills-{phases[0]}-"))
+    trials = 2 + sum(phase in ("store", "tell") for phase in phases)
     ends: list[dict[str, Any]] = []
     before: list[dict[str, Any]] = []
     gpu_before = gpu_mib()
-    for _ in range(repeats):
+    for phase in phases:
         run = begin(folder, trials, engine)
         if not run.wait_for(phase):
             run.process.wait(RUN_WITHIN_S)
@@ -273,6 +272,7 @@ def series(
         outcome = end(run, signum)
         sound, rows = trials_of(folder)
         outcome |= {
+            "phase": phase,
             "delay_s": round(delay_s, 3),
             "database": sound,
             "faults": faults_between(before, rows),
@@ -281,7 +281,7 @@ def series(
         }
         before = rows
         ends.append(outcome)
-        print(phase, signum.name, json.dumps(outcome), file=sys.stderr, flush=True)
+        print(signum.name, json.dumps(outcome), file=sys.stderr, flush=True)
     run = begin(folder, trials, engine)
     run.drain()
     status = run.process.wait(RUN_WITHIN_S)
@@ -297,9 +297,8 @@ def series(
         "not_told": [row["number"] for row in rows if not row["told"]],
         "optuna": optuna_states(folder),
     }
-    print(phase, signum.name, "finished", json.dumps(final), file=sys.stderr, flush=True)
+    print(signum.name, "finished", json.dumps(final), file=sys.stderr, flush=True)
     return {
-        "phase": phase,
         "signal": signum.name,
         "gpu_mib_before": gpu_before,
         "ends": ends,
@@ -313,15 +312,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--phases", default="start,replay,store")
     parser.add_argument("--signals", default="KILL")
+    parser.add_argument("--one-study", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", type=shlex.split, default=DEMO, help="options of tune")
     given = parser.parse_args()
     rng = random.Random(given.seed)  # noqa: S311 - instants, not secrets.
     done = []
     for name in given.signals.split(","):
-        for phase in given.phases.split(","):
-            signum = signal.Signals[f"SIG{name}"]
-            done.append(series(phase, signum, given.repeats, rng, given.engine))
+        signum = signal.Signals[f"SIG{name}"]
+        phases = [[phase] * given.repeats for phase in given.phases.split(",")]
+        for each in [list(chain(*phases))] if given.one_study else phases:
+            done.append(series(each, signum, rng, given.engine))
             given.output.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
 
 
