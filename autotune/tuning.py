@@ -75,11 +75,15 @@ def run_study(
         traffic = fit_traffic(given, settings, described.info.max_model_len)
         for sentence in traffic.trace.notes.since(given.trace.notes):
             watcher.say(sentence)
-        stack.enter_context(device_lease(described.info))
+        leased = supervisor.device_uuids
+        stack.enter_context(device_lease(described.info.device, leased))
         earlier = earlier_study(url, name)
         job = _job(settings, traffic, described, earlier)
         for sentence in check_knobs(job, supervisor):
             watcher.say(sentence)
+        # A knob such as tensor_parallel_size may need further GPUs.
+        further = supervisor.device_uuids - leased
+        stack.enter_context(device_lease(described.info.device, further))
         repository, optuna_study = stack.enter_context(_open_database(url, name))
         if job.classes:
             watcher.say("classes of prompt length: " + " ".join(c.text for c in job.classes))

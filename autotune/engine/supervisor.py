@@ -102,7 +102,13 @@ class Supervisor:
         self._folder: RunFolder | None = None
         self._janitor: subprocess.Popen[bytes] | None = None
         self._ground = GroundCheck(self._watchdogs.settle_s)
+        self._device_uuids: frozenset[str] = frozenset()
         self._gpu = GpuMemory(())
+
+    @property
+    def device_uuids(self) -> frozenset[str]:
+        """The GPUs of every configuration that was described; knobs may ask for more of them."""
+        return self._device_uuids
 
     @property
     def host_log(self) -> Path:
@@ -130,7 +136,8 @@ class Supervisor:
         """
         answer = self._call("describe", {"engine_args": dict(engine_args)}, _CONFIG_TIMEOUT_S)
         info = EngineInfo.from_json(answer.body["info"])
-        self._gpu = GpuMemory(info.device_uuids)
+        self._device_uuids |= frozenset(info.device_uuids)
+        self._gpu = GpuMemory(sorted(self._device_uuids))
         return Description(info, answer.body["flags"])
 
     def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:

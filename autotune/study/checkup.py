@@ -201,7 +201,7 @@ def _ask_vllm(settings: TuneSettings, follower: Follower, *, start: bool) -> Eng
         engine = Engine({**settings.engine_args, **info.resolved}, info)
         if not start:
             return engine
-        stack.enter_context(device_lease(info))
+        stack.enter_context(device_lease(info.device, info.device_uuids))
         log = log_folder(settings, _NAME) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
         follower.say("starting an engine")
         try:

@@ -6,14 +6,14 @@ import difflib
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.failures import telling_line
-from autotune.engine.protocol import MODEL_FAULT, EngineInfo, TrialFailed
+from autotune.engine.protocol import MODEL_FAULT, TrialFailed
 from autotune.engine.run_folder import end_left_over
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
@@ -155,16 +155,16 @@ def describe_engine(settings: TuneSettings, supervisor: Supervisor) -> Descripti
 
 
 @contextmanager
-def device_lease(info: EngineInfo) -> Iterator[None]:
-    """Hold every GPU that engines will use within the block; a CPU is free for all.
+def device_lease(device: str, uuids: Iterable[str]) -> Iterator[None]:
+    """Hold the GPUs that engines will use within the block; a CPU is free for all.
 
     Raises:
         LeaseHeld: another process has one of them.
     """
     with ExitStack() as stack:
         # In one order for everybody, so that two jobs never wait for each other.
-        for uuid in sorted(info.device_uuids):
-            stack.enter_context(lease(device_lock(uuid), f"{info.device} {uuid}"))
+        for uuid in sorted(uuids):
+            stack.enter_context(lease(device_lock(uuid), f"{device} {uuid}"))
         yield
 
 

@@ -53,12 +53,12 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
     with ExitStack() as stack:
         end_earlier_runs(follower.say)
         supervisor = stack.enter_context(open_supervisor(settings, name))
-        described = describe_engine(settings, supervisor)
-        stack.enter_context(device_lease(described.info))
-        traffic = fit_traffic(given, settings, described.info.max_model_len)
+        described = describe_engine(settings, supervisor).info
+        stack.enter_context(device_lease(described.device, described.device_uuids))
+        traffic = fit_traffic(given, settings, described.max_model_len)
         for sentence in traffic.trace.notes.since(given.trace.notes):
             follower.say(sentence)
-        engine_args = {**settings.engine_args, "model": described.info.model}
+        engine_args = {**settings.engine_args, "model": described.model}
         plan = ReplayPlan(
             seed=settings.seed,
             salt="replay",

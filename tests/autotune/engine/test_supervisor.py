@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,17 @@ def failure_of(action: Callable[[], object]) -> Failure:
     with pytest.raises(TrialFailed) as caught:
         action()
     return caught.value.failure
+
+
+def test_the_gpus_of_all_configurations_are_known(open_supervisor: Open) -> None:
+    """A knob such as the tensor parallel size may need more of them than the baseline."""
+    infos = [replace(info(None), device_uuids=uuids) for uuids in (("GPU-1", "GPU-2"), ("GPU-1",))]
+    answers = [[["send", "described", {"info": each.to_json(), "flags": {}}]] for each in infos]
+    with open_supervisor({"describe": answers}) as supervisor:
+        assert supervisor.device_uuids == frozenset()
+        for each in infos:
+            assert supervisor.describe({}).info == each
+        assert supervisor.device_uuids == {"GPU-1", "GPU-2"}
 
 
 def test_a_host_is_started_once_and_answers(open_supervisor: Open, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from autotune import lease
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import Description, Supervisor
-from autotune.errors import EnvironmentFault, TraceError, UsageError
+from autotune.errors import EnvironmentFault, LeaseHeld, TraceError, UsageError
 from autotune.study.session import (
     describe_engine,
+    device_lease,
     fit_traffic,
     installed_version,
     log_folder,
@@ -234,3 +236,16 @@ def test_a_model_that_cannot_be_loaded_is_no_usage_error(said: str) -> None:
     assert caught.value.message in said
     assert caught.value.hint.startswith("--model is a folder with a config.json")
     assert caught.value.exit_code == 4
+
+
+def test_each_gpu_is_held_by_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LOCKS", tmp_path)
+    with device_lease("H200", ["GPU-2"]), device_lease("H200", []):
+        with (
+            pytest.raises(LeaseHeld, match=r"^H200 GPU-2 is in use by process"),
+            device_lease("H200", ["GPU-1", "GPU-2"]),
+        ):
+            pytest.fail("two jobs on one GPU")
+        # What it had got until then was given back.
+        with device_lease("H200", ["GPU-1"]):
+            pass
