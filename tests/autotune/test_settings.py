@@ -95,6 +95,11 @@ def test_a_key_like_no_other_gets_the_way_to_the_list(config: Path) -> None:
         ("knobs", {"share": [0.5, 10**400]}, "--knob: knob share has a value of more than 64"),
         ("knobs", {"model": ["a", "b"]}, "--knob: knob model cannot be set: it has an option"),
         ("knobs", {"disable-log-stats": [True]}, "--knob: knob disable_log_stats cannot be set"),
+        (
+            "engine_args",
+            {"hf-token": "hf_x"},
+            "--engine-arg: hf_token cannot be set: arguments are",
+        ),
         ("engine_args", ["max_model_len"], "--engine-arg: "),
     ],
 )
