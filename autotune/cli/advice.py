@@ -93,7 +93,7 @@ def _longer_window(judgement: Judgement, chosen: Cell) -> Iterator[str]:
     needs = [
         f"{limit.key} needs {needed} requests{_of_class(limit)}"
         for limit in judgement.budget.limits
-        if _upper(chosen, limit) is None and (needed := requests_needed(limit.aggregate))
+        if upper_bound(chosen, limit) is None and (needed := requests_needed(limit.aggregate))
     ]
     if needs:
         yield (
@@ -111,7 +111,8 @@ def _of_class(limit: Limit) -> str:
     return "" if limit.class_name is None else f" of class {limit.class_name}"
 
 
-def _upper(cell: Cell, limit: Limit) -> float | None:
+def upper_bound(cell: Cell, limit: Limit) -> float | None:
+    """Return the upper confidence bound of what a limit is about, None if there is none."""
     bound: float | None = (cell.intervals.get(limit.key) or (None, None))[1]
     return bound
 

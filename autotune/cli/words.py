@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.cli.advice import held_back, next_lines
+from autotune.cli.advice import held_back, next_lines, upper_bound
 from autotune.cli.changes import against, objective, trade
 from autotune.cli.tables import duration, figure, limits
 from autotune.study.costs import RESAMPLES
@@ -135,7 +135,7 @@ def _budget(judgement: Judgement, chosen: Cell) -> Iterator[str]:
 
 
 def _upper(chosen: Cell, limit: Limit) -> str:
-    bound = (chosen.intervals.get(limit.key) or (None, None))[1]
+    bound = upper_bound(chosen, limit)
     if bound is not None:
         return f"with 95 % confidence at most {figure(bound)}"
     if _boundless(limit):
