@@ -177,7 +177,7 @@ def end(run: Run, signum: signal.Signals) -> dict[str, Any]:
     run.process.send_signal(signum)
     status = run.process.wait(GONE_WITHIN_S)
     ended_s = time.monotonic() - sent
-    # Late comers are found too: the pipe ends when the last process has let go of it.
+    # The folder goes last, when its janitor has found and ended late comers too.
     while time.monotonic() - sent < GONE_WITHIN_S:
         folders = folders_of(run.process.pid)
         if not any(map(lives, family)) and not folders:
