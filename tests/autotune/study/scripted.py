@@ -144,6 +144,7 @@ class ScriptedEngines:
         refused: a failure for each candidate that cannot start.
         started: the arguments of each start; ``logs`` and ``plans`` likewise.
         alive: whether an engine runs now.
+        device_uuids: the GPUs of what vLLM was asked about.
     """
 
     truth: Truth = clear_knee
@@ -155,6 +156,7 @@ class ScriptedEngines:
     plans: list[ReplayPlan] = field(default_factory=list)
     alive: bool = False
     kills: int = 0
+    device_uuids: frozenset[str] = frozenset()
     _replays: Counter[str] = field(default_factory=Counter)
     host_log: Path = Path("host.log")
 
