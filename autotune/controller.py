@@ -136,7 +136,9 @@ class Controller:
 
     def _begin(self, step: Step) -> int:
         """Draw the candidate and write its row, before anything is started."""
-        attributes = {} if step.rule is None else {"rule": step.rule}
+        attributes = {**(step.candidate or {}), "phase": step.phase}
+        if step.rule is not None:
+            attributes["rule"] = step.rule
         number, candidate = ask(self._optuna, self._job.lattice, step.candidate, attributes)
         open_log(self._log_path(number)).close()
         self._repository.begin_trial(

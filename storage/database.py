@@ -124,10 +124,14 @@ def sqlite_path(url: str) -> Path | None:
     return sqlite.file_path(parse_url(url))
 
 
-def engine_options(url: URL, *, write: bool = True) -> dict[str, Any]:
+def engine_options(url: URL, *, write: bool = True, index: bool = False) -> dict[str, Any]:
     """Return what ``create_engine`` needs for this database, for Optuna's engine and ours.
 
-    SQLite keeps the journal mode in the file: ``write=False`` leaves the file as it is.
+    Args:
+        url: From ``parse_url``.
+        write: SQLite keeps the journal mode in the file: False leaves the file as it is.
+        index: Whether the engine is Optuna's. Its commits reach an SQLite file's disk with the
+            next one of ours, since it makes dozens a trial.
 
     Raises:
         StorageUnavailable: As ``storage.sqlite.reader_of`` does.
@@ -136,9 +140,10 @@ def engine_options(url: URL, *, write: bool = True) -> dict[str, Any]:
         # Servers drop connections that were idle for as long as a trial takes.
         return {"pool_pre_ping": True, "hide_parameters": True}
     switch = [(sqlite.switch_to_wal, "connect")] if write else []
+    configure = sqlite.configure_index if index else sqlite.configure
     options: dict[str, Any] = {
         "connect_args": {"timeout": sqlite.BUSY_TIMEOUT_S},
-        "pool_events": [*switch, (sqlite.configure, "connect")],
+        "pool_events": [*switch, (configure, "connect")],
         "hide_parameters": True,
     }
     path = sqlite.file_path(url)

@@ -190,7 +190,7 @@ def reconcile(study: optuna.Study, repository: Repository, study_id: int) -> Rec
     interrupted = repository.interrupt_running(study_id)
     untold = [record.number for record in repository.untold(study_id)]
     numbers = {record.number for record in repository.trials(study_id)}
-    _require_trials(study, numbers)
+    _require_trials(study, _trials(study), numbers)
     # A trial that is told and yet runs: Optuna's tables were restored from an older copy.
     running = [trial.number for trial in _trials(study, TrialState.RUNNING)]
     orphaned = [number for number in running if number not in numbers]
@@ -309,7 +309,7 @@ def _local_time(text: str) -> datetime:
 def _open_storage(url: str, *, write: bool = True) -> RDBStorage:
     # Optuna formats the URL with its schema version, so braces would count as fields.
     escaped = url.replace("{", "{{").replace("}", "}}")
-    options = engine_options(parse_url(url), write=write)
+    options = engine_options(parse_url(url), write=write, index=True)
     try:
         with _translated(url):
             storage = RDBStorage(
@@ -377,12 +377,13 @@ def _trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
 
 
 def _frozen_trial(study: optuna.Study, number: int) -> FrozenTrial:
-    _require_trials(study, {number})
-    return _trials(study)[number]
+    trials = _trials(study)
+    _require_trials(study, trials, {number})
+    return trials[number]
 
 
-def _require_trials(study: optuna.Study, numbers: set[int]) -> None:
-    missing = numbers - {trial.number for trial in _trials(study)}
+def _require_trials(study: optuna.Study, trials: Sequence[FrozenTrial], numbers: set[int]) -> None:
+    missing = numbers - {trial.number for trial in trials}
     if missing:
         raise StorageError(
             f"Optuna's study {study.study_name!r} has no trial {min(missing)}: "
@@ -415,7 +416,8 @@ def _annotate(
         if key not in known:
             trial.set_constraint(key, value)
     for key, value in _attributes(outcome, phase=phase, candidate=candidate).items():
-        trial.set_user_attr(key, value)
+        if key not in frozen.user_attrs or frozen.user_attrs[key] != value:
+            trial.set_user_attr(key, value)
 
 
 def _attributes(

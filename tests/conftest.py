@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
+import alembic.util
 import pytest
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
@@ -17,6 +21,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if absent:
         config.hook.pytest_deselected(items=absent)
         items[:] = [item for item in items if item not in absent]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _migrations_are_loaded_once() -> Iterator[None]:
+    """Optuna has alembic run a dozen of its files anew for each database that is opened."""
+    load = alembic.util.load_python_file
+    load_once = cache(load)
+
+    def load_script(folder: str | Path, name: str) -> ModuleType:
+        # What is called env.py does its work when it is run.
+        return load(folder, name) if name == "env.py" else load_once(folder, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alembic.util, "load_python_file", load_script)
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

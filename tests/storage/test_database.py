@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from storage.database import (
     Contents,
@@ -48,6 +48,14 @@ def test_sqlite_survives_power_cuts_and_waits_for_others(url: str) -> None:
         "busy_timeout": 60_000,
         "foreign_keys": 1,
     }
+
+
+def test_what_optuna_commits_reaches_the_disk_with_our_next_commit(url: str) -> None:
+    engine = create_engine(url, **engine_options(parse_url(url), index=True))
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 1
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+    engine.dispose()
 
 
 def test_servers_are_pinged_before_use() -> None:

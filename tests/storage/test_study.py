@@ -174,6 +174,13 @@ def test_constraints_told_in_part_are_completed(study: optuna.Study) -> None:
     assert study.trials[0].constraints == DONE.constraints
 
 
+def test_attributes_that_a_trial_began_with_are_completed(study: optuna.Study) -> None:
+    study.enqueue_trial({}, user_attrs={"phase": "starts", "rule": "chats"})
+    tell(study, study.ask().number, DONE, phase="search", candidate=CANDIDATE)
+    expected = {**CANDIDATE, "rule": "chats", "phase": "search", "feasible": False}
+    assert study.trials[0].user_attrs == expected
+
+
 def test_what_cannot_be_told(study: optuna.Study) -> None:
     number = _ask(study)
     with pytest.raises(StorageError, match="1 objective values, the study 2"):
