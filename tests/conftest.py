@@ -24,6 +24,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _no_terminal_is_described() -> Iterator[None]:
+    """Output is as wide and as plain as where nobody has said anything else.
+
+    Readline, which pytest imports, describes a terminal to every process that is started
+    afterwards, and so to those of pytest-xdist.
+    """
+    names = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _migrations_are_loaded_once() -> Iterator[None]:
     """Optuna has alembic run a dozen of its files anew for each database that is opened."""
     load = alembic.util.load_python_file

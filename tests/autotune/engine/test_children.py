@@ -9,6 +9,7 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
+from autotune.engine import children as children_module
 from autotune.engine.children import Children
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -21,12 +22,16 @@ def started(name: str, target: Callable[[], object] = signal.pause) -> BaseProce
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_how_processes_ended_is_said_and_who_runs_is_not_named() -> None:
+def test_how_processes_ended_is_said_and_who_runs_is_not_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children_module, "_ENDING_S", 0.0)
     children = Children()
     with children.noticed():
         core, idle = started("EngineCore"), started("Idle")
     assert children.endings() == []
     os.kill(core.pid or 0, signal.SIGKILL)
+    core.join()
     assert children.endings() == ["EngineCore ended by SIGKILL"]
     # The next engine is another.
     idle.terminate()
@@ -37,11 +42,15 @@ def test_how_processes_ended_is_said_and_who_runs_is_not_named() -> None:
     os.write(write_end, b"1")
     os.close(read_end)
     os.close(write_end)
+    monkeypatch.setattr(children_module, "_ENDING_S", 60.0)
     assert children.endings() == ["EngineCore ended with 1"]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_process_that_its_maker_has_forgotten_is_remembered() -> None:
+def test_a_process_that_its_maker_has_forgotten_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children_module, "_LOOK_EVERY_S", 0.001)
     children = Children()
     with pytest.raises(RuntimeError, match="refused"), children.noticed():
         core = started("EngineCore")
