@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
 import alembic.util
 import pytest
+
+from autotune.engine import run_folder
+from autotune.study import session
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
@@ -34,6 +37,15 @@ def _no_terminal_is_described() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
             patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _other_runs_are_left_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A job of the tests looks for what killed runs have left, but not on the whole machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        here = partial(run_folder.end_left_over, tmp_path_factory.mktemp("runs"))
+        patch.setattr(session, "end_left_over", here)
         yield
 
 

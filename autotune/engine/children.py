@@ -45,6 +45,12 @@ class Children:
             # vLLM learns of an end by the pipe, a moment before the process can be waited for.
             child.join(_ENDING_S)
             if (code := child.exitcode) is not None:
-                how = f"with {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+                how = f"with {code}" if code >= 0 else f"by {_signal_name(-code)}"
                 found.append(f"{child.name} ended {how}")
         return found
+
+
+def _signal_name(number: int) -> str:
+    """Return SIGKILL and the like; the signals between SIGRTMIN and SIGRTMAX have no names."""
+    names = {int(each): each.name for each in signal.Signals}
+    return names.get(number, f"signal {number}")

@@ -26,7 +26,7 @@ FLOOR_BYTES = 64 * 2**20
 
 FLOOR_DESCRIPTORS = 16
 
-_POLL_S = 0.2
+_POLL_S = 0.5
 _GIB = 2**30
 
 
@@ -65,14 +65,15 @@ class NotClean(Exception):
 class GroundCheck:
     """Compares what is held before a start with what was held before.
 
-    The GPUs' baseline is what was in use before the first engine of the run. The host's own is
-    what it held after its first engine, because the first start imports modules that stay.
+    A GPU's baseline is what was in use before the run's first engine on it, once that no longer
+    falls: an earlier run may have ended a moment ago. The host's own is what it held after its
+    first engine, because the first start imports modules that stay.
     """
 
     def __init__(self, settle_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settle_s = settle_s
         self._clock = clock
-        self._gpu_base: Mapping[str, int] | None = None
+        self._gpu_base: dict[str, int] = {}
         self._host_base: Ground | None = None
         self._host: Process | None = None
         self._starts = 0
@@ -84,10 +85,11 @@ class GroundCheck:
             NotClean: something is left after ``settle_s`` seconds.
         """
         begun = self._clock()
+        now = None
         while True:
             folder.remove_stale_sockets()
-            now = survey(host, folder, gpu)
-            left = self._left(host, now)
+            before, now = now, survey(host, folder, gpu)
+            left = self._left(host, now) or self._falling(before, now)
             waited_s = self._clock() - begun
             if left is None:
                 break
@@ -98,7 +100,7 @@ class GroundCheck:
         return replace(now, waited_s=waited_s)
 
     def _remember(self, host: Process, now: Ground) -> None:
-        self._gpu_base = self._gpu_base or now.gpu_memory_bytes
+        self._gpu_base = {**now.gpu_memory_bytes, **self._gpu_base}
         self._starts = self._starts + 1 if host == self._host else 1
         self._host = host
         if self._starts == 1:
@@ -115,13 +117,22 @@ class GroundCheck:
                 f"{_gib(now.shared_memory_bytes)} of shared memory and {now.sockets} sockets of "
                 "the last engine are left"
             )
-        for uuid, base in (self._gpu_base or {}).items():
+        for uuid, base in self._gpu_base.items():
             used = now.gpu_memory_bytes.get(uuid, 0)
             if used > base + max(TOLERANCE * base, FLOOR_BYTES):
                 return f"{uuid} has {_gib(used)} in use, {_gib(base)} before the first engine,"
         base_host = self._host_base if host == self._host else None
         if base_host is not None:
             return _host_leak(now, base_host)
+        return None
+
+    def _falling(self, before: Ground | None, now: Ground) -> str | None:
+        """Say which GPU without a baseline may still be given memory back, None if none is."""
+        for uuid, used in now.gpu_memory_bytes.items():
+            if uuid in self._gpu_base:
+                continue
+            if before is None or used < before.gpu_memory_bytes.get(uuid, 0) - FLOOR_BYTES:
+                return f"{uuid} is still being given memory back"
         return None
 
 

@@ -191,7 +191,10 @@ def _process(fields: Mapping[str, int]) -> Process:
 
 def _place() -> str:
     """Return what a pid and a start time belong to: one boot, one namespace of processes."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    boot = "unknown"
+    # Some sandboxes have none.
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
 
 

@@ -201,7 +201,9 @@ class Supervisor:
                 pass
         self.kill()
         if self._folder is not None:
-            self._folder.remove()
+            # What the kernel does not let go of is for the next run to end, by the record.
+            if not self._folder.running():
+                self._folder.remove()
             self._folder = None
         if self._janitor is not None:
             self._janitor.communicate()

@@ -54,7 +54,8 @@ def describe_config(config: Any) -> EngineInfo:
     import torch
     import vllm
 
-    device, uuids = _devices(config.parallel_config.world_size)
+    parallel = config.parallel_config
+    device, uuids = _devices(parallel.world_size * max(1, parallel.data_parallel_size_local))
     cache = config.cache_config
     tokens = getattr(cache, "kv_cache_size_tokens", None)
     return EngineInfo(

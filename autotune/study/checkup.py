@@ -22,6 +22,7 @@ from autotune.study.kv_fit import Need, peak_need, pool_rules, whole_number
 from autotune.study.session import (
     describe_engine,
     device_lease,
+    end_earlier_runs,
     log_folder,
     open_supervisor,
     read_traffic,
@@ -196,12 +197,15 @@ def _has_vllm() -> bool:
 
 def _ask_vllm(settings: TuneSettings, follower: Follower, *, start: bool) -> Engine:
     with ExitStack() as stack:
+        end_earlier_runs(follower.say)
         supervisor = stack.enter_context(open_supervisor(settings, _NAME))
         info = describe_engine(settings, supervisor).info
         engine = Engine({**settings.engine_args, **info.resolved}, info)
         if not start:
             return engine
         stack.enter_context(device_lease(info.device, info.device_uuids))
+        # The engine has to be gone before the GPU is given back.
+        stack.callback(supervisor.close)
         log = log_folder(settings, _NAME) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
         follower.say("starting an engine")
         try:

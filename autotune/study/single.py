@@ -55,6 +55,8 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
         supervisor = stack.enter_context(open_supervisor(settings, name))
         described = describe_engine(settings, supervisor).info
         stack.enter_context(device_lease(described.device, described.device_uuids))
+        # The engine has to be gone before the GPU is given back.
+        stack.callback(supervisor.close)
         traffic = fit_traffic(given, settings, described.max_model_len)
         for sentence in traffic.trace.notes.since(given.trace.notes):
             follower.say(sentence)

@@ -60,3 +60,11 @@ def test_a_process_that_its_maker_has_forgotten_is_remembered(
         core.join()
         raise RuntimeError("refused")
     assert children.endings() == ["EngineCore ended by SIGKILL"]
+
+
+def test_a_signal_without_a_name_has_its_number() -> None:
+    children = Children()
+    with children.noticed():
+        core = started("EngineCore")
+    os.kill(core.pid or 0, signal.SIGRTMIN + 1)
+    assert children.endings() == [f"EngineCore ended by signal {signal.SIGRTMIN + 1}"]

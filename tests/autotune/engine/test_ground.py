@@ -79,8 +79,32 @@ def used(gib: float) -> Mapping[str, int]:
 
 
 def test_clean_ground_costs_nothing(held: Held, folder: RunFolder) -> None:
+    ground = check(held)
+    held.states = [replace(CLEAN, gpu_memory_bytes={})]
+    assert ground.before_start(HOST, folder, GpuMemory(())) == held.states[0]
+
+
+def test_what_an_earlier_run_gives_back_is_no_baseline(held: Held, folder: RunFolder) -> None:
+    ground = check(held)
+    held.states = [replace(CLEAN, gpu_memory_bytes=used(x)) for x in (130, 60, 2, 1, 1)]
+    found = ground.before_start(HOST, folder, GpuMemory(()))
+    assert found == replace(CLEAN, waited_s=4.0)
+    held.states = [replace(CLEAN, gpu_memory_bytes=used(2.0))]
+    with pytest.raises(NotClean, match=r"GPU-1 has 2\.00 GiB in use, 1\.00 GiB before"):
+        ground.before_start(HOST, folder, GpuMemory(()))
+
+
+def test_a_gpu_that_did_not_answer_at_first_gets_its_baseline_later(
+    held: Held, folder: RunFolder
+) -> None:
+    ground = check(held)
+    held.states = [replace(CLEAN, gpu_memory_bytes={})]
+    ground.before_start(HOST, folder, GpuMemory(()))
     held.states = [CLEAN]
-    assert check(held).before_start(HOST, folder, GpuMemory(())) == CLEAN
+    ground.before_start(HOST, folder, GpuMemory(()))
+    held.states = [replace(CLEAN, gpu_memory_bytes=used(2.0))]
+    with pytest.raises(NotClean, match="GPU-1 has"):
+        ground.before_start(HOST, folder, GpuMemory(()))
 
 
 def test_memory_of_a_gpu_is_waited_for(held: Held, folder: RunFolder) -> None:
@@ -143,7 +167,7 @@ def test_a_host_that_leaks_after_its_first_engine_is_found_out(
     with pytest.raises(NotClean, match=words):
         ground.before_start(HOST, folder, GpuMemory(()))
     # A fresh host is measured by itself.
-    assert ground.before_start(NEXT_HOST, folder, GpuMemory(())) == grown
+    assert ground.before_start(NEXT_HOST, folder, GpuMemory(())).host_replaced is None
 
 
 def test_a_little_more_is_no_leak(held: Held, folder: RunFolder) -> None:
@@ -151,7 +175,8 @@ def test_a_little_more_is_no_leak(held: Held, folder: RunFolder) -> None:
     more = replace(CLEAN, host_memory_bytes=int(1.04 * GIB), host_descriptors=50)
     for state in (CLEAN, CLEAN, more):
         held.states = [state]
-        assert ground.before_start(HOST, folder, GpuMemory(())) == state
+        found = ground.before_start(HOST, folder, GpuMemory(()))
+        assert replace(found, waited_s=0.0) == state
 
 
 def test_a_real_survey(folder: RunFolder) -> None:

@@ -201,6 +201,9 @@ class ScriptedEngines:
         self.alive = False
         return 0.1
 
+    def close(self) -> None:
+        self.alive = False
+
     def kill(self) -> None:
         self.alive = False
         self.kills += 1

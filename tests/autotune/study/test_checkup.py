@@ -61,6 +61,9 @@ class OneEngine:
         info = replace(INFO, resolved={**RESOLVED, **engine_args}, kv_cache_tokens=self.tokens)
         return Started(info, 1.0, GROUND)
 
+    def close(self) -> None:
+        pass
+
     def stop(self) -> float:
         self.stopped += 1
         return 0.1
