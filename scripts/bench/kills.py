@@ -252,6 +252,16 @@ def gpu_mib() -> list[int]:
     return []
 
 
+def gpu_back_s(before: Sequence[int]) -> float | None:
+    """Return the seconds until every GPU has its memory back; None if it does not, or has none."""
+    begun = time.monotonic()
+    while before and time.monotonic() - begun < GONE_WITHIN_S:
+        if all(now <= 1.05 * was for now, was in zip(gpu_mib(), before, strict=True)):
+            return round(time.monotonic() - begun, 2)
+        time.sleep(0.05)
+    return None
+
+
 def series(
     phases: Sequence[str], signum: signal.Signals, rng: random.Random, engine: Sequence[str]
 ) -> dict[str, Any]:
@@ -277,7 +287,7 @@ def series(
             "database": sound,
             "faults": faults_between(before, rows),
             "trials": dict(Counter(row["state"] for row in rows)),
-            "gpu_mib": gpu_mib(),
+            "gpu_back_s": gpu_back_s(gpu_before),
         }
         before = rows
         ends.append(outcome)
