@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Read when numpy is imported. Matrices are small here, and threads that wait for each other on a
+# busy machine make twenty milliseconds of one.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -9,9 +15,14 @@ from types import ModuleType
 
 import alembic.util
 import pytest
+from hypothesis import settings
 
 from autotune.engine import run_folder
 from autotune.study import session
+
+# How long an example takes says nothing about it.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 

@@ -5,6 +5,7 @@ A fresh interpreter would spend half a second a command on imports alone.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -124,7 +125,14 @@ def _content(file: int) -> str:
 
 
 def _import_what_commands_need() -> None:
+    import alembic.command  # noqa: F401
+    import numpy.ma
+    import numpy.random  # noqa: F401
+    import rich.table  # noqa: F401
+    import sqlalchemy.dialects.sqlite  # noqa: F401
+
     import autotune.cli.main
+    import autotune.cli.watch
     import autotune.export.render
     import autotune.study.checkup
     import autotune.study.single
@@ -132,6 +140,10 @@ def _import_what_commands_need() -> None:
     import autotune.traffic.picture
     import autotune.traffic.synth
     import autotune.tuning  # noqa: F401
+
+    # A collection in a fork would copy the memory of all that it visits.
+    gc.collect()
+    gc.freeze()
 
 
 if __name__ == "__main__":
