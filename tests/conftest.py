@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
-
-# Read when numpy is imported. Matrices are small here, and threads that wait for each other on a
-# busy machine make twenty milliseconds of one.
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
-import alembic.util
 import pytest
-from hypothesis import settings
 
-from autotune.engine import run_folder
-from autotune.study import session
-
-# How long an example takes says nothing about it.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+# Read when numpy is imported, which is why nothing of ours is imported above. Matrices are small
+# here, and threads that wait for each other on a busy machine make twenty milliseconds of one.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Give Hypothesis no deadline: how long an example takes says nothing about it."""
+    if isinstance(collector, pytest.Session):
+        # Not above, since the process that only hands out the tests need not load it.
+        from hypothesis import settings
+
+        settings.register_profile("patient", deadline=None)
+        settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,6 +54,9 @@ def _no_terminal_is_described() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _other_runs_are_left_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A job of the tests looks for what killed runs have left, but not on the whole machine."""
+    from autotune.engine import run_folder
+    from autotune.study import session
+
     with pytest.MonkeyPatch.context() as patch:
         here = partial(run_folder.end_left_over, tmp_path_factory.mktemp("runs"))
         patch.setattr(session, "end_left_over", here)
@@ -63,6 +66,8 @@ def _other_runs_are_left_alone(tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(autouse=True, scope="session")
 def _migrations_are_loaded_once() -> Iterator[None]:
     """Optuna has alembic run a dozen of its files anew for each database that is opened."""
+    import alembic.util
+
     load = alembic.util.load_python_file
     load_once = cache(load)
 

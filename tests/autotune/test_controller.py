@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -238,25 +239,44 @@ def test_relative_limits_follow_the_baseline(tmp_path: Path) -> None:
     assert judgement.chosen is not None
 
 
-def test_a_finished_study_runs_nothing_more(tmp_path: Path) -> None:
-    before = run(tmp_path, ScriptedEngines(), trials=4)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[TrialRecord, ...]]:
+    """A study of six trials that nothing has interrupted: its database and its rows."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    rows = run(folder, ScriptedEngines(), trials=6)
+    return folder / "study.db", rows
+
+
+@pytest.fixture
+def before(
+    undisturbed: tuple[Path, tuple[TrialRecord, ...]], tmp_path: Path
+) -> tuple[TrialRecord, ...]:
+    """The rows of a study of six trials, which is in the folder of the test."""
+    database, rows = undisturbed
+    shutil.copy(database, tmp_path)
+    return rows
+
+
+@pytest.fixture
+def whole(undisturbed: tuple[Path, tuple[TrialRecord, ...]]) -> list[tuple[str, str]]:
+    """What a study of six trials measures if nothing interrupts it."""
+    return measured(undisturbed[1])
+
+
+def test_a_finished_study_runs_nothing_more(
+    tmp_path: Path, before: tuple[TrialRecord, ...]
+) -> None:
     idle = ScriptedEngines()
-    assert run(tmp_path, idle, trials=4) == before
+    assert run(tmp_path, idle, trials=6) == before
     assert idle.started == []
 
 
-def test_more_trials_go_on_where_it_ended(tmp_path: Path) -> None:
+def test_more_trials_go_on_where_it_ended(tmp_path: Path, before: tuple[TrialRecord, ...]) -> None:
     engines = ScriptedEngines()
-    before = run(tmp_path, engines, trials=3)
-    after = run(tmp_path, engines, trials=5)
-    assert after[:3] == before
-    assert len(after) == 5
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
-    """What a study of six trials measures if nothing interrupts it."""
-    return measured(run(tmp_path_factory.mktemp("whole"), ScriptedEngines(), trials=6))
+    after = run(tmp_path, engines, trials=8)
+    assert after[:6] == before
+    assert len(after) == 8
+    assert len(engines.started) == 2
 
 
 @pytest.mark.parametrize(("place", "number"), [("start", 0), ("replay", 3), ("stop", 2)])
