@@ -31,9 +31,16 @@ class Message:
 
 
 class Channel:
-    """A framed, blocking, bidirectional channel over one stream socket."""
+    """A framed, blocking, bidirectional channel over one stream socket.
 
-    def __init__(self, sock: socket.socket) -> None:
+    Args:
+        sock: connected.
+        stuck_after_s: how long the other side may take to take a message, or to go on with one
+            that it has begun; None for ever. What follows raises ``TimeoutError``.
+    """
+
+    def __init__(self, sock: socket.socket, *, stuck_after_s: float | None = None) -> None:
+        sock.settimeout(stuck_after_s)
         self._sock = sock
 
     def fileno(self) -> int:
@@ -47,6 +54,7 @@ class Channel:
 
         Raises:
             ChannelClosed: the other side has gone.
+            TimeoutError: it does not take the message.
             ValueError: an array is not numeric.
         """
         shapes = []
@@ -68,6 +76,7 @@ class Channel:
 
         Raises:
             ChannelClosed: the other side has gone.
+            TimeoutError: it does not go on with a message that it has begun.
         """
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         header = json.loads(self._read(length))

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from autotune.engine.run_folder import RunFolder
 
+_DISMISSED_S = 5.0
+
 
 def start_janitor(folder: Path) -> subprocess.Popen[bytes]:
     """Start the janitor of a run; it ends soon after the pipe to it is closed."""
@@ -27,6 +29,16 @@ def start_janitor(folder: Path) -> subprocess.Popen[bytes]:
         # Out of reach of what ends the terminal or the group of the controller.
         start_new_session=True,
     )
+
+
+def dismiss(janitor: subprocess.Popen[bytes]) -> None:
+    """Let the janitor of a run that has ended go, and make sure that it does."""
+    try:
+        janitor.communicate(timeout=_DISMISSED_S)
+    except subprocess.TimeoutExpired:
+        # Somebody has stopped it.
+        janitor.kill()
+        janitor.communicate()
 
 
 def main() -> None:

@@ -144,9 +144,14 @@ def end_processes(find: Callable[[], Iterable[Process]]) -> None:
             time.sleep(_POLL_S)
 
 
+def is_segment(path: Path) -> bool:
+    """Whether a path is that of POSIX shared memory: a plain file right where Linux keeps it."""
+    return f"{path.parent}/" == _SHM and ".." not in path.name and not path.is_symlink()
+
+
 def unlink_unused(segments: Iterable[Path]) -> list[Path]:
     """Unlink the shared memory that nobody has mapped any more; return what was unlinked."""
-    left = {path for path in segments if path.exists()}
+    left = {path for path in segments if is_segment(path) and path.is_file()}
     if left:
         left -= {path for process in all_processes() for path in process.segments()}
     return sorted(filter(_unlinked, left))

@@ -11,13 +11,23 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import socket
+import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from autotune.engine.processes import Process, end_processes, processes_of, unlink_unused
+from autotune.engine.processes import (
+    Process,
+    end_processes,
+    is_segment,
+    processes_of,
+    unlink_unused,
+)
 from autotune.errors import EnvironmentFault
 
 RUNS = Path("/tmp")  # noqa: S108 - one place for all jobs; TMPDIR may differ between them.
@@ -25,6 +35,8 @@ PREFIX = "vllm-autotune-run-"
 
 _RECORD = "processes.json"
 _VERSION = 1
+_MOST_BYTES = 2**20
+_UNRECORDED_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,7 @@ class RunFolder:
     def __init__(self, path: Path, controller: Process | None) -> None:
         self.path = path
         self._controller = controller
+        self._janitor: Process | None = None
         self._place = _place()
         self._processes: frozenset[Process] = frozenset()
         self._segments: frozenset[Path] = frozenset()
@@ -57,7 +70,7 @@ class RunFolder:
             folder = cls(Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)), controller)
             try:
                 folder._write()
-            except OSError:
+            except BaseException:
                 # Without a record nobody could tell that it is abandoned.
                 folder.remove()
                 raise
@@ -75,10 +88,11 @@ class RunFolder:
         record = _read(path / _RECORD)
         folder._place = str(record.get("place", ""))
         if folder._place == _place():
-            with contextlib.suppress(KeyError, TypeError, ValueError):
+            with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
                 folder._controller = _process(record["controller"])
+                folder._janitor = _process(record["janitor"]) if record["janitor"] else None
                 folder._processes = frozenset(map(_process, record["processes"]))
-                folder._segments = frozenset(map(Path, record["segments"]))
+                folder._segments = frozenset(filter(is_segment, map(Path, record["segments"])))
         return folder
 
     @property
@@ -86,9 +100,16 @@ class RunFolder:
         """Whether its controller is no more: it has ended, or the machine with it."""
         if self._controller is not None:
             return not self._controller.runs
-        # A container that shares our folder has pids of its own, which we cannot look up.
-        boot = _place().partition(" ")[0]
-        return bool(self._place) and self._place.partition(" ")[0] != boot
+        if self._place not in ("", _place()):
+            # A container that shares our folder has pids of its own, which we cannot look up.
+            return self._place.partition(" ")[0] != _place().partition(" ")[0]
+        return self._age_s() > _UNRECORDED_S and not processes_of(self.path)
+
+    def watched_by(self, janitor: int) -> None:
+        """Write down the janitor of the run, which ends with the controller or cleans up."""
+        self._janitor = Process.of(janitor)
+        with contextlib.suppress(OSError):
+            self._write()
 
     def record(self) -> None:
         """Write down what runs now and which shared memory it has; a full disk is no obstacle."""
@@ -115,7 +136,7 @@ class RunFolder:
         return frozenset()
 
     def end_all(self) -> Remains:
-        """End every process of the run and unlink its shared memory."""
+        """End every process of the run but its janitor, and unlink its shared memory."""
         running = self.running()
         segments = self._segments.union(*(each.segments() for each in running))
         end_processes(self.running)
@@ -126,24 +147,32 @@ class RunFolder:
         )
 
     def remove_stale_sockets(self) -> None:
-        """Remove the socket files that no process has bound; vLLM leaves some at every stop."""
-        with contextlib.suppress(OSError):
-            # Looked for first: one that is bound a moment later is not among them.
-            found = self.sockets()
-            bound = Path("/proc/net/unix").read_text(errors="replace")
-            for path in found:
-                if f" {path}\n" not in bound:
-                    path.unlink(missing_ok=True)
+        """Remove the socket files that nobody answers; vLLM leaves some at every stop."""
+        for path in self.sockets():
+            if not _is_answered(path):
+                path.unlink(missing_ok=True)
+
+    def end_janitor(self) -> None:
+        """End a janitor that has not ended with its controller: somebody has stopped it."""
+        if self._janitor is not None:
+            self._janitor.signal(signal.SIGKILL)
 
     def remove(self) -> None:
         """Remove the folder with everything in it; safe to repeat."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def _age_s(self) -> float:
+        try:
+            return time.time() - self.path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
     def _write(self) -> None:
         record = {
             "version": _VERSION,
             "place": self._place,
             "controller": _json(self._controller) if self._controller else None,
+            "janitor": _json(self._janitor) if self._janitor else None,
             "processes": [_json(each) for each in sorted(self._processes)],
             "segments": [str(path) for path in sorted(self._segments)],
         }
@@ -164,6 +193,7 @@ def end_left_over(parent: Path = RUNS) -> list[Remains]:
         folder = RunFolder.found(path)
         if folder.abandoned:
             remains.append(folder.end_all())
+            folder.end_janitor()
             folder.remove()
     return [each for each in remains if each.processes or each.segments]
 
@@ -198,9 +228,24 @@ def _place() -> str:
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
 
 
+def _is_answered(path: Path) -> bool:
+    """Whether a process listens at a socket file."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.setblocking(False)
+            probe.connect(str(path))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
 def _read(path: Path) -> Mapping[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(record, dict) and record.get("version") == _VERSION:
-            return record
+    """Return a record, nothing where it is none: it may be cut off, or not ours at all."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if stat.S_ISREG(path.lstat().st_mode) and path.lstat().st_size <= _MOST_BYTES:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(record, dict) and record.get("version") == _VERSION:
+                return record
     return {}

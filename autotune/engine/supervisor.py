@@ -19,7 +19,7 @@ import numpy as np
 from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.failures import classify_run, classify_start, read_tail
 from autotune.engine.ground import Ground, GroundCheck, NotClean
-from autotune.engine.janitor import start_janitor
+from autotune.engine.janitor import dismiss, start_janitor
 from autotune.engine.processes import RUN_VARIABLE, Process
 from autotune.engine.protocol import (
     EngineInfo,
@@ -197,7 +197,7 @@ class Supervisor:
             try:
                 self._channel.send(Message("quit"))
                 self._process.wait(_QUIT_TIMEOUT_S)
-            except (ChannelClosed, subprocess.TimeoutExpired):
+            except (ChannelClosed, TimeoutError, subprocess.TimeoutExpired):
                 pass
         self.kill()
         if self._folder is not None:
@@ -206,7 +206,7 @@ class Supervisor:
                 self._folder.remove()
             self._folder = None
         if self._janitor is not None:
-            self._janitor.communicate()
+            dismiss(self._janitor)
             self._janitor = None
 
     def running(self) -> frozenset[Process]:
@@ -258,6 +258,7 @@ class Supervisor:
         if self._folder is None:
             self._folder = RunFolder.create(self._runs)
             self._janitor = start_janitor(self._folder.path)
+            self._folder.watched_by(self._janitor.pid)
         return self._folder
 
     def _connected(self) -> Channel:
@@ -277,7 +278,7 @@ class Supervisor:
                 env={**os.environ, RUN_VARIABLE: run, SOCKETS_VARIABLE: run},
             )
         theirs.close()
-        self._channel = Channel(ours)
+        self._channel = Channel(ours, stuck_after_s=self._watchdogs.silence_s)
         self._record()
         return self._channel
 
@@ -298,6 +299,9 @@ class Supervisor:
             failure = self._post_mortem(kind)
             self.kill()
             raise TrialFailed(failure) from error
+        except TimeoutError as error:
+            self.kill()
+            raise TrialFailed(_silence(kind, self._watchdogs.silence_s)) from error
         except BaseException:
             # After a conversation cut short the next answer would be the one to this command.
             self.kill()

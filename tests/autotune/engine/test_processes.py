@@ -201,7 +201,8 @@ def test_shared_memory_is_unlinked_when_nobody_has_it_mapped() -> None:
 def test_what_others_unlink_or_own_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, gone, theirs = (tmp_path / name for name in ("ours", "gone", "theirs"))
+    shared = Path("/dev/shm")
+    ours, gone, theirs = (shared / f"{tmp_path.name}-{os.getpid()}-{n}" for n in range(3))
     for path in (ours, gone, theirs):
         path.touch()
     unlink = Path.unlink
@@ -214,8 +215,10 @@ def test_what_others_unlink_or_own_is_passed_over(
         if gone_meanwhile:
             raise FileNotFoundError
 
-    monkeypatch.setattr(Path, "unlink", refusing)
-    assert unlink_unused([ours, gone, theirs]) == [ours]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refusing)
+        assert unlink_unused([ours, gone, theirs]) == [ours]
+    theirs.unlink()
     assert theirs.exists()
 
 

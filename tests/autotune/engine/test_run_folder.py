@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -9,10 +10,12 @@ from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from autotune.engine import janitor as janitor_module
 from autotune.engine import run_folder
-from autotune.engine.janitor import start_janitor
+from autotune.engine.janitor import dismiss, start_janitor
 from autotune.engine.processes import RUN_VARIABLE, Process, processes_of
 from autotune.engine.run_folder import RunFolder, end_left_over
 from autotune.errors import EnvironmentFault
@@ -41,6 +44,8 @@ child = subprocess.Popen(
 )
 child.stdout.readline()
 folder.record()
+if janitor:
+    folder.watched_by(janitor.pid)
 print(child.pid, janitor.pid if janitor else "", flush=True)
 signal.pause()
 """
@@ -87,9 +92,10 @@ def test_the_folder_is_private(folder: RunFolder) -> None:
     assert folder.path.stat().st_mode & 0o777 == 0o700
 
 
-def test_sockets_that_nobody_has_bound_are_removed(folder: RunFolder) -> None:
+def test_sockets_that_nobody_answers_are_removed(folder: RunFolder) -> None:
     with socket.socket(socket.AF_UNIX) as bound, socket.socket(socket.AF_UNIX) as left:
         bound.bind(str(folder.path / "bound"))
+        bound.listen()
         left.bind(str(folder.path / "left"))
         left.close()
         folder.remove_stale_sockets()
@@ -120,8 +126,6 @@ def test_the_next_run_ends_what_a_killed_controller_has_left(tmp_path: Path) -> 
 
 
 def test_the_janitor_ends_what_a_killed_controller_has_left(tmp_path: Path) -> None:
-    import psutil
-
     controller = spawn(CONTROLLER, tmp_path, "janitor", SLEEPER)
     assert controller.stdout is not None
     started = [psutil.Process(int(pid)) for pid in controller.stdout.readline().split()]
@@ -159,7 +163,10 @@ def test_a_run_in_another_container_is_left_alone(folder: RunFolder, tmp_path: P
     assert folder.path.exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "place": 3}'])
+ODD_RECORDS = ["", "{", "[]", '{"version": 2}', '{"version": 1, "place": 3}', "[" * 200_000]
+
+
+@pytest.mark.parametrize("text", ODD_RECORDS, ids=range(len(ODD_RECORDS)))
 def test_a_record_that_cannot_be_read_names_nobody(folder: RunFolder, text: str) -> None:
     (folder.path / "processes.json").write_text(text)
     found = RunFolder.found(folder.path)
@@ -213,3 +220,85 @@ def test_shared_memory_that_is_still_mapped_is_kept(folder: RunFolder) -> None:
     assert path.exists()
     segment.close()
     segment.unlink()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"controller": None},
+        {"controller": {"pid": float("inf"), "started": 1}},
+        {"processes": [3]},
+        {"segments": [3]},
+    ],
+)
+def test_a_record_with_odd_fields_names_nobody(folder: RunFolder, changes: Any) -> None:
+    write_record(folder, **changes)
+    assert RunFolder.found(folder.path).running() == frozenset()
+    assert not RunFolder.found(folder.path).abandoned
+
+
+def test_a_record_that_is_no_file_is_not_read(folder: RunFolder) -> None:
+    path = folder.path / "processes.json"
+    path.unlink()
+    os.mkfifo(path)
+    assert RunFolder.found(folder.path).running() == frozenset()
+
+
+def test_only_shared_memory_is_removed(folder: RunFolder, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.touch()
+    link = Path(f"/dev/shm/{tmp_path.name}-{os.getpid()}")
+    link.symlink_to(precious)
+    inside = Path(f"/dev/shm/../{precious.relative_to('/')}")
+    write_record(folder, segments=[str(precious), str(link), str(inside), "/dev/shm"])
+    try:
+        assert RunFolder.found(folder.path).end_all().segments == ()
+        assert precious.exists()
+        assert link.is_symlink()
+    finally:
+        link.unlink()
+
+
+def test_a_folder_that_never_got_its_record_is_removed_after_some_time(
+    tmp_path: Path, folder: RunFolder
+) -> None:
+    (folder.path / "processes.json").unlink()
+    assert end_left_over(tmp_path) == []
+    assert folder.path.exists()
+    os.utime(folder.path, (0, 0))
+    assert end_left_over(tmp_path) == []
+    assert not folder.path.exists()
+
+
+def test_an_interruption_leaves_no_folder_without_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: RunFolder) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "_write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        RunFolder.create(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_janitor_holds_nobody_up(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor_module, "_DISMISSED_S", 0.1)
+    janitor = start_janitor(folder.path)
+    janitor.send_signal(signal.SIGSTOP)
+    dismiss(janitor)
+    assert janitor.returncode == -signal.SIGKILL
+
+
+def test_the_next_run_ends_a_stopped_janitor(tmp_path: Path) -> None:
+    controller = spawn(CONTROLLER, tmp_path, "janitor", SLEEPER)
+    assert controller.stdout is not None
+    child, janitor = map(psutil.Process, map(int, controller.stdout.readline().split()))
+    janitor.suspend()
+    end(controller)
+    assert janitor.is_running()
+    end_left_over(tmp_path)
+    assert survivors([child, janitor], timeout_s=20.0) == []
+    assert list(tmp_path.iterdir()) == []

@@ -252,6 +252,16 @@ def test_a_silent_host_is_given_up(
         assert supervisor._process is None
 
 
+def test_a_host_that_takes_no_more_is_given_up(open_supervisor: Open) -> None:
+    rows = [TraceRequest(float(row), 100, 5, (row,)) for row in range(40_000)]
+    endless = Trace.build(rows, block_size=512, prefixes_known=True, source="long")
+    with open_supervisor({"stop": [[["send", "stopped", {"stop_s": 0.0}]]]}, HASTY) as supervisor:
+        supervisor.stop()
+        host_of(supervisor).suspend()
+        failure = failure_of(lambda: supervisor.replay(endless, PLAN, ignore))
+    assert failure == Failure("hang", "no sign of life during replay for 0 s")
+
+
 class Clock:
     """Stands in for ``time``; every look at it moves it on."""
 
