@@ -7,11 +7,13 @@ machine, those of other users included.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -23,6 +25,9 @@ from storage.database import sqlite_path
 LOCKS = Path("/tmp")  # noqa: S108 - one place for all users; TMPDIR may differ between jobs.
 
 _WRITABLE = "the folder of the database must be writable"
+# A link would have its target overwritten, and a pipe be waited for: anybody may put either
+# into the folder of all locks.
+_AS_IT_IS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
@@ -31,10 +36,12 @@ def lease(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
 
     Raises:
         LeaseHeld: another process holds it; the message names that process.
-        EnvironmentFault: the file cannot be made.
+        EnvironmentFault: the file cannot be made, or is no regular file.
     """
     descriptor, ours = _open(path)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _no_file(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
@@ -52,20 +59,29 @@ def lease(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
 def _open(path: Path) -> tuple[int, bool]:
     """Return a descriptor of the lock file, made if need be, and whether it can be written."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644), True
+        return os.open(path, os.O_RDWR | os.O_CREAT | _AS_IT_IS, 0o644), True
     except PermissionError:
         # Another user's file can be locked without being written.
         pass
     except OSError as error:
-        raise EnvironmentFault(
-            f"cannot make the lock {path}: {error.strerror}", hint=_WRITABLE
-        ) from error
+        raise _unusable("make", path, error) from error
     try:
-        return os.open(path, os.O_RDONLY), False
+        return os.open(path, os.O_RDONLY | _AS_IT_IS), False
     except OSError as error:
-        raise EnvironmentFault(
-            f"cannot open the lock {path}: {error.strerror}", hint=_WRITABLE
-        ) from error
+        raise _unusable("open", path, error) from error
+
+
+def _unusable(verb: str, path: Path, error: OSError) -> EnvironmentFault:
+    if path.is_symlink() or error.errno in (errno.EISDIR, errno.ENXIO):
+        return _no_file(path)
+    return EnvironmentFault(f"cannot {verb} the lock {path}: {error.strerror}", hint=_WRITABLE)
+
+
+def _no_file(path: Path) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"the lock {path} is no regular file",
+        hint=f"somebody else put it there; look at it with `ls -l {path}`, then remove it",
+    )
 
 
 def study_lock(url: str, name: str) -> Path:
@@ -116,6 +132,6 @@ def _owner(descriptor: int) -> str:
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
-    except (ValueError, KeyError, TypeError):
-        # Its owner has locked the file and not written yet.
+    except (ValueError, KeyError, TypeError, RecursionError):
+        # Its owner has locked the file and not written yet, or somebody else has written.
         return "another process"

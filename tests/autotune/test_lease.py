@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -55,6 +56,48 @@ def test_an_owner_that_has_not_signed_yet_is_no_crash(tmp_path: Path) -> None:
         path.write_text("")
         with pytest.raises(LeaseHeld, match="another process"), lease(path, "it"):
             pass
+
+
+@pytest.mark.parametrize("written", ["[" * 4096, "[]", '{"pid": 1}', "\0", "5"])
+def test_whatever_is_written_into_a_lock_is_no_crash(tmp_path: Path, written: str) -> None:
+    path = tmp_path / "lock"
+    with lease(path, "it"):
+        path.write_text(written)
+        with pytest.raises(LeaseHeld, match="another process"), lease(path, "it"):
+            pass
+
+
+def test_a_link_in_place_of_a_lock_leaves_its_target_alone(tmp_path: Path) -> None:
+    precious, path = tmp_path / "precious", tmp_path / "lock"
+    precious.write_text("all I have")
+    path.symlink_to(precious)
+    with pytest.raises(EnvironmentFault, match="no regular file") as caught, lease(path, "it"):
+        pass
+    assert f"ls -l {path}" in caught.value.hint
+    assert precious.read_text() == "all I have"
+
+
+def test_a_link_to_nothing_in_place_of_a_lock_makes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.symlink_to(tmp_path / "new")
+    with pytest.raises(EnvironmentFault, match="no regular file"), lease(path, "it"):
+        pass
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket"])
+@pytest.mark.timeout(10)
+def test_what_is_no_file_in_place_of_a_lock_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "lock"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    with pytest.raises(EnvironmentFault, match="no regular file"), lease(path, "it", wait=True):
+        pass
 
 
 def test_a_place_where_no_lock_can_be_is_an_environment_fault(tmp_path: Path) -> None:
