@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from autotune.engine import processes as processes_module
 from autotune.engine import supervisor as supervisor_module
 from autotune.engine.ground import GroundCheck, NotClean
 from autotune.engine.protocol import Failure, ReplayPlan, TrialFailed
@@ -252,7 +253,10 @@ def test_a_silent_host_is_given_up(
         assert supervisor._process is None
 
 
-def test_a_host_that_takes_no_more_is_given_up(open_supervisor: Open) -> None:
+def test_a_host_that_takes_no_more_is_given_up(
+    open_supervisor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes_module, "_TERM_GRACE_S", 0.1)
     rows = [TraceRequest(float(row), 100, 5, (row,)) for row in range(40_000)]
     endless = Trace.build(rows, block_size=512, prefixes_known=True, source="long")
     with open_supervisor({"stop": [[["send", "stopped", {"stop_s": 0.0}]]]}, HASTY) as supervisor:
