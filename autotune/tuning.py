@@ -39,6 +39,7 @@ from storage.database import resolve_url
 from storage.errors import StorageError
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import Repository, open_repository
+from storage.rows import check_fingerprint
 from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stale
 
 
@@ -129,6 +130,8 @@ def plan_study(
         traffic = fit_traffic(traffic, settings, described.info.max_model_len)
         earlier = earlier_study(url, name)
         job = _job(settings, traffic, described, earlier)
+        if earlier is not None:
+            check_fingerprint(earlier.study, job.fingerprint())
         for sentence in check_knobs(job, supervisor):
             say(sentence)
     state, finished = ("new", 0) if earlier is None else (earlier.study.state, earlier.finished)

@@ -14,7 +14,6 @@ from sqlalchemy import Connection, Engine, Row, Select, func, insert, select, up
 from storage import codec, rows
 from storage.database import open_database
 from storage.errors import (
-    FingerprintMismatch,
     StorageError,
     StorageUnavailable,
     UnknownStudy,
@@ -403,9 +402,7 @@ class Repository:
     def _resume_study(
         self, connection: Connection, row: Row[Any], fingerprint: str, spec: str
     ) -> None:
-        diff = rows.differences(codec.decode(row.fingerprint), codec.decode(fingerprint))
-        if diff:
-            raise FingerprintMismatch(row.name, diff)
+        rows.check_fingerprint(rows.study_record(row), codec.decode(fingerprint))
         verdict = row.verdict if row.spec == spec else None
         self._touch(connection, row.id, spec=spec, state="running", verdict=verdict)
         self._add_event(connection, row.id, "resumed", {"same_spec": row.spec == spec})

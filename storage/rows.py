@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Row
 
 from storage import codec
-from storage.errors import Difference
-from storage.records import Outcome, StudyRecord, TrialRecord
+from storage.errors import Difference, FingerprintMismatch
+from storage.records import Json, Outcome, StudyRecord, TrialRecord
 
 
 def study_record(row: Row[Any]) -> StudyRecord:
@@ -72,6 +72,17 @@ def outcome_text(outcome: Outcome) -> str:
         },
         name="outcome",
     )
+
+
+def check_fingerprint(study: StudyRecord, given: Json) -> None:
+    """Return if a study can go on with this fingerprint.
+
+    Raises:
+        FingerprintMismatch: it was started with another one.
+    """
+    diff = differences(study.fingerprint, codec.decode(codec.encode(given, name="fingerprint")))
+    if diff:
+        raise FingerprintMismatch(study.name, diff)
 
 
 def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[Difference]:

@@ -98,6 +98,9 @@ def test_another_job_under_the_same_name_is_refused_with_a_diff(tune: Tune) -> N
     assert "seed: 0 before, 1 now" in ran.err
     assert "another --study-name" in ran.err
     assert idle.started == []
+    plan = tune(idle, "--dry-run", "--seed", "1", "--engine-arg", "enforce_eager=true")
+    assert (plan.code, plan.out) == (2, "")
+    assert plan.err.splitlines()[-2:] == ran.err.splitlines()[-2:]
 
 
 @pytest.mark.parametrize(
