@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from autotune.errors import UsageError
+from autotune.user_files import read_small
 from objectives.errors import nearest
 
 Scalar = int | float | str | bool
@@ -173,7 +174,7 @@ def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings
 
 def _read(config: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(config.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_small(config))
     except OSError as error:
         raise UsageError(
             f"cannot read {config}: {error.strerror}", hint="name an existing file with --config"

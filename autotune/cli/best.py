@@ -44,9 +44,12 @@ def best(
     from autotune.errors import NothingFeasible, UsageError
     from autotune.export.render import render
     from autotune.study.view import load_view, make_export
+    from autotune.user_files import check_destination
     from storage.database import resolve_url
     from storage.repository import open_repository
 
+    if output is not None:
+        check_destination(output)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
         view = load_view(repository, study_name)
     judgement = view.judgement

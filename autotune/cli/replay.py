@@ -38,12 +38,12 @@ def replay(
 
     from autotune.cli.files import write_text
     from autotune.cli.watch import ScreenWatcher
-    from autotune.errors import UsageError
     from autotune.settings import load_settings, parse_engine_args
     from autotune.study.single import replay_once
+    from autotune.user_files import check_destination
 
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"--output: there is no folder {output.parent}", hint="make it first")
+    if output is not None:
+        check_destination(output)
     settings = load_settings(
         None,
         {

@@ -48,6 +48,7 @@ def import_(
     source: Source, destination: Destination, *, trace_format: ReadAs = TraceFormat.AUTO
 ) -> None:
     """Convert a trace to this project's form: JSON Lines and a description beside them."""
+    _check(destination)
     _save(_load(source, trace_format), destination)
 
 
@@ -97,6 +98,7 @@ def window(
     from autotune.traffic.window import parse_window
 
     wanted = parse_window(spec)
+    _check(destination)
     trace = _load(source)
     start_s, end_s = wanted.bounds(trace)
     _note(f"The window is {start_s:g} s to {end_s:g} s.")
@@ -136,6 +138,7 @@ def synth(
     """Make traffic of chats, documents or both; the same arguments give the same bytes."""
     from autotune.traffic.synth import synthesize
 
+    _check(destination)
     chosen = _adjusted_scenario(
         scenario,
         document_share=document_share,
@@ -201,6 +204,14 @@ def _load(source: str, trace_format: str = "auto") -> Trace:
     for sentence in trace.notes.sentences():
         _note(sentence)
     return trace
+
+
+def _check(destination: Path) -> None:
+    """Refuse a place that no trace can be written to, before the work."""
+    from autotune.traffic.formats.native import meta_path
+    from autotune.user_files import check_destination
+
+    check_destination(meta_path(check_destination(destination)))
 
 
 def _save(trace: Trace, destination: Path) -> None:

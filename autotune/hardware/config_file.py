@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import EnvironmentFault, UsageError
+from autotune.user_files import read_small
 
 CONFIG_NAME = "config.json"
-MAX_BYTES = 16 * 2**20
 
+_IS_IT_ONE = "is it a config.json of a model?"
 _NAME_A_FOLDER = "name a folder with a config.json, demo:tiny-llama, or a model of the hub"
 
 
@@ -69,19 +71,14 @@ def _from_hub(model: str) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise EnvironmentFault(
-                f"{path} is larger than any config", hint="is it a config.json of a model?"
-            )
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_small(path))
     except OSError as error:
-        raise EnvironmentFault(
-            f"cannot read {path}: {error.strerror}", hint="check its permissions"
-        ) from error
+        hint = "check its permissions" if error.errno == errno.EACCES else _IS_IT_ONE
+        raise EnvironmentFault(f"cannot read {path}: {error.strerror}", hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise EnvironmentFault(
             f"{path} is no valid JSON", hint="it may be cut short: fetch the model again"
         ) from error
     if not isinstance(config, dict):
-        raise EnvironmentFault(f"{path} is no JSON object", hint="is it a config.json of a model?")
+        raise EnvironmentFault(f"{path} is no JSON object", hint=_IS_IT_ONE)
     return config

@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from autotune.errors import EnvironmentFault, TraceError
+from autotune.errors import EnvironmentFault, TraceError, UsageError
 from autotune.traffic.formats import detect, reader_named
 from autotune.traffic.formats.native import meta_path
 from autotune.traffic.model import Trace
+from autotune.user_files import check_destination
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -50,10 +51,12 @@ def save_trace(trace: Trace, path: Path) -> None:
     """
     meta = json.dumps(asdict(trace.meta), indent=2) + "\n"
     try:
-        lines_at = _writable(path)
-        meta_at = _writable(meta_path(lines_at))
+        lines_at = check_destination(path)
+        meta_at = check_destination(meta_path(lines_at))
         _write_at_once(lines_at, trace.lines())
         _write_at_once(meta_at, [meta.encode()])
+    except UsageError as error:
+        raise TraceError(error.message, hint=error.hint) from error
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror or error}"
         if error.errno in _DISK_FAULTS:
@@ -61,15 +64,6 @@ def save_trace(trace: Trace, path: Path) -> None:
                 message, hint="what was there is as it was; make room, or write elsewhere"
             ) from error
         raise TraceError(message, hint="name a file in a folder that you may write") from error
-
-
-def _writable(path: Path) -> Path:
-    """Return ``path`` without symbolic links; raise if a device, a pipe or the like is there."""
-    resolved = Path(os.path.realpath(path))
-    # What is still a link after resolving is a link to itself.
-    if resolved.is_symlink() or (path.exists() and not path.is_file()):
-        raise TraceError(f"{path}: is no regular file", hint="name a file, or a new one")
-    return resolved
 
 
 def _write_at_once(path: Path, chunks: Iterable[bytes]) -> None:

@@ -29,6 +29,7 @@ from autotune.traffic.model import (
     TraceRequest,
     blocks_of,
 )
+from autotune.user_files import read_small
 
 # Mooncake's size first, then that of vLLM and Qwen-Bailian: short traces fit several.
 _BLOCK_SIZES = (512, 16, 32, 64, 128, 256, 1024)
@@ -132,10 +133,7 @@ def _read_meta(path: Path) -> _Meta | None:
         beside = meta_path(path.resolve())
     hint = "write it anew, or remove it to use the trace without a description"
     try:
-        # A pipe would be waited for.
-        if not beside.is_file() and beside.exists():
-            raise TraceError(f"{beside}: is no regular file", hint=hint)
-        text = beside.read_text(encoding="utf-8")
+        text = read_small(beside)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

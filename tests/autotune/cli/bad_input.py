@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -69,6 +70,11 @@ def file_of(name: str, content: str | bytes) -> Setup:
         (folder / name).write_bytes(raw)
 
     return write
+
+
+def pipe_of(name: str) -> Setup:
+    """Make a pipe that nobody writes or reads."""
+    return lambda folder, _: os.mkfifo(folder / name)
 
 
 def with_studies(*statements: str, cut_at: int | None = None) -> Setup:
@@ -186,7 +192,7 @@ TRACES = (
     ),
     Case(
         "a place where no trace can be written",
-        ("trace", "import", "demo:mixed", "none/t.jsonl"), 2, "none/t.jsonl",
+        ("trace", "import", "demo:mixed", "none/t.jsonl"), 2, "there is no folder none",
         "a folder that you may write",
     ),
     Case(
@@ -265,6 +271,14 @@ OPTIONS = (
         "cannot read none.yaml", "--config",
     ),
     Case(
+        "a pipe in place of a configuration file", ("tune", "--config", "pipe"), 2,
+        "cannot read pipe: is no regular file", "--config", pipe_of("pipe"),
+    ),
+    Case(
+        "a device in place of a configuration file", ("tune", "--config", "/dev/zero"), 2,
+        "cannot read /dev/zero: is no regular file", "--config",
+    ),
+    Case(
         "a configuration file that is no YAML", ("tune", "--config", "c.yaml"), 2,
         "c.yaml is no valid YAML: line 2", "name: value", file_of("c.yaml", "model: [x\n"),
     ),
@@ -300,7 +314,7 @@ OPTIONS = (
     ),
     Case(
         "an output file in no folder",
-        ("best", "--output", "none/serve.yaml"), 4, "cannot write none/serve.yaml",
+        ("best", "--output", "none/serve.yaml"), 2, "there is no folder none",
         "a folder that you may write",
         with_studies(),
     ),
@@ -308,6 +322,21 @@ OPTIONS = (
         "an output file in no folder, before an engine starts",
         ("replay", *MODEL, "--trace", "demo:mixed", "--output", "none/r.json"), 2,
         "there is no folder none", "make it first",
+    ),
+    Case(
+        "a pipe in place of an output file",
+        ("best", "--output", "pipe"), 2, "pipe: is no regular file", "name a file",
+        pipe_of("pipe"),
+    ),
+    Case(
+        "a pipe in place of an output file, before an engine starts",
+        ("replay", *MODEL, "--trace", "demo:mixed", "--output", "pipe"), 2,
+        "pipe: is no regular file", "name a file", pipe_of("pipe"),
+    ),
+    Case(
+        "a pipe in place of a trace to write",
+        ("trace", "import", "demo:mixed", "pipe"), 2, "pipe: is no regular file", "name a file",
+        pipe_of("pipe"),
     ),
 )  # fmt: skip
 

@@ -9,7 +9,8 @@ import pytest
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from autotune.errors import EnvironmentFault, UsageError
-from autotune.hardware.config_file import MAX_BYTES, load_config
+from autotune.hardware.config_file import load_config
+from autotune.user_files import MAX_BYTES
 
 
 def folder_with(folder: Path, text: str) -> str:
@@ -28,7 +29,7 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
         ('{"model_type": "ll', "no valid JSON"),
         ("[" * 100_000, "no valid JSON"),
         ("[1, 2]", "no JSON object"),
-        (" " * (MAX_BYTES + 1), "larger than any config"),
+        (" " * (MAX_BYTES + 1), "larger than 16 MiB"),
     ],
 )
 def test_what_is_no_config_is_a_fault(tmp_path: Path, text: str, message: str) -> None:

@@ -97,8 +97,22 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.JSONL", "a.jsonl.old", ".jsonl"])
+def test_a_description_belongs_to_one_trace(tmp_path: Path, name: str) -> None:
+    path, other = tmp_path / "a.jsonl", tmp_path / name
+    save_trace(trace(request(0.0)), path)
+    with pytest.raises(TraceError, match=r"does not end in \.jsonl") as caught:
+        save_trace(trace(request(1.0)), other)
+    assert caught.value.hint == f"write to {name}.jsonl"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.jsonl", "a.meta.json"]
+    # Other traffic beside it is read without that description.
+    other.write_bytes(request(1.0).to_line().encode())
+    assert load_trace(other).meta.source == name
+    assert load_trace(path) == trace(request(0.0))
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot be written: No such file") as caught:
+    with pytest.raises(TraceError, match="cannot be written: there is no folder") as caught:
         save_trace(trace(request(0.0)), tmp_path / "nowhere" / "a.jsonl")
     assert "folder" in caught.value.hint
 
