@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +27,54 @@ from tests.storage.events import kinds_of
 Tune = Callable[..., Result]
 
 
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngines:
-    """Engines that stand in for vLLM, and a trace that needs no file."""
+def stand_in(patch: pytest.MonkeyPatch) -> ScriptedEngines:
+    """Return engines that stand in for vLLM, with a trace that needs no file."""
     scripted = ScriptedEngines()
 
     def traffic(settings: TuneSettings) -> Traffic:
         classes = parse_classes(settings.classes or "")
         return Traffic(small_trace(), parse_budget(settings.budget), classes)
 
-    monkeypatch.setattr(tuning, "open_supervisor", lambda _settings, _name: scripted)
-    monkeypatch.setattr(tuning, "describe_engine", lambda _settings, _supervisor: DESCRIPTION)
-    monkeypatch.setattr(tuning, "read_traffic", traffic)
+    patch.setattr(tuning, "open_supervisor", lambda _settings, _name: scripted)
+    patch.setattr(tuning, "describe_engine", lambda _settings, _supervisor: DESCRIPTION)
+    patch.setattr(tuning, "read_traffic", traffic)
     return scripted
+
+
+def tune_in(folder: Path, budget: str, *options: str) -> Result:
+    words = ["tune", "--model", "tiny", "--trace", "small.jsonl", "--study-name", "night"]
+    words += ["--storage", f"sqlite:///{folder / 'study.db'}", "--trials", "3"]
+    words += ["--log-folder", str(folder / "logs"), "--format", "json"]
+    return CliRunner().invoke(app, [*words, "--budget", budget, *options])
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The database of a study of three trials, and what its command answered."""
+    folder = tmp_path_factory.mktemp("tuned")
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in(patch)
+        result = tune_in(folder, BUDGET)
+    assert result.exit_code == 0, result.output
+    return folder / "study.db", result
+
+
+@pytest.fixture
+def first(tuned: tuple[Path, Result], tmp_path: Path) -> Result:
+    """What the command answered that made the study, which is in the folder of the test."""
+    database, result = tuned
+    shutil.copy(database, tmp_path)
+    return result
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngines:
+    return stand_in(monkeypatch)
 
 
 @pytest.fixture
 def tune(engines: ScriptedEngines, tmp_path: Path) -> Tune:
-    def run(budget: str, *options: str) -> Result:
-        words = ["tune", "--model", "tiny", "--trace", "small.jsonl", "--study-name", "night"]
-        words += ["--storage", f"sqlite:///{tmp_path / 'study.db'}", "--trials", "3"]
-        words += ["--log-folder", str(tmp_path / "logs"), "--format", "json"]
-        return CliRunner().invoke(app, [*words, "--budget", budget, *options])
-
-    return run
+    return partial(tune_in, tmp_path)
 
 
 def optuna_constraints(folder: Path) -> list[dict[str, float]]:
@@ -67,13 +93,11 @@ def events(folder: Path) -> list[str]:
 
 
 def test_another_budget_gives_another_verdict_without_a_new_trial(
-    tune: Tune, engines: ScriptedEngines, tmp_path: Path
+    tune: Tune, first: Result, engines: ScriptedEngines, tmp_path: Path
 ) -> None:
-    first = tune(BUDGET)
-    assert first.exit_code == 0, first.output
     second = tune("ttft_p95:60000 tpot_p95:5 itl_p99@short:5", "--classes", "short:0-512")
     assert second.exit_code == 3, second.output
-    assert len(engines.started) == 3
+    assert engines.started == []
     assert "judged 3 earlier trials again" in second.stderr
     before, after = json.loads(first.stdout), json.loads(second.stdout)
     assert [trial["number"] for trial in after["trials"]] == [0, 1, 2]
@@ -84,29 +108,28 @@ def test_another_budget_gives_another_verdict_without_a_new_trial(
         assert constraints["ttft_p95"] < 0
 
 
-def test_the_same_budget_judges_nothing_again(tune: Tune, tmp_path: Path) -> None:
-    first, again = tune(BUDGET), tune(BUDGET)
+def test_the_same_budget_judges_nothing_again(tune: Tune, first: Result, tmp_path: Path) -> None:
+    again = tune(BUDGET)
     assert "judged" not in again.stderr
     assert json.loads(again.stdout)["verdict"] == json.loads(first.stdout)["verdict"]
     assert "rejudged" not in events(tmp_path)
 
 
+@pytest.mark.usefixtures("first")
 def test_more_trials_go_on_under_the_new_budget(
     tune: Tune, engines: ScriptedEngines, tmp_path: Path
 ) -> None:
-    tune(BUDGET)
     result = tune("ttft_p95:110 tpot_p95:25", "--trials", "5")
     assert result.exit_code == 0, result.output
-    assert len(engines.started) == 5
+    assert len(engines.started) == 2
     told = optuna_constraints(tmp_path)
     assert [set(each) for each in told] == [{"ttft_p95", "tpot_p95", "failed_requests"}] * 5
     assert told[0]["tpot_p95"] < 0
 
 
 def test_a_kill_between_two_judgements_is_made_good_by_either_budget(
-    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tune: Tune, first: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = tune(BUDGET)
     constraints = optuna_constraints(tmp_path)
     store = Repository.rejudge_trial
 
@@ -124,11 +147,11 @@ def test_a_kill_between_two_judgements_is_made_good_by_either_budget(
     assert optuna_constraints(tmp_path) == constraints
 
 
+@pytest.mark.usefixtures("first")
 def test_a_budget_that_cannot_be_judged_by_changes_nothing(tune: Tune, tmp_path: Path) -> None:
     """No request is shorter than two tokens here, so the class has no values to be relative to."""
-    tune("ttft_p95:300")
     refused = tune("ttft_p95@tiny:0.9x", "--classes", "tiny:0-2 rest:2-")
     assert refused.exit_code != 0
     with open_repository(f"sqlite:///{tmp_path}/study.db", create=False) as repository:
-        assert repository.study(None).spec["budget"] == "ttft_p95:300"
+        assert repository.study(None).spec["budget"] == BUDGET
         assert repository.study(None).state == "interrupted"
