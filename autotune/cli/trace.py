@@ -208,10 +208,9 @@ def _load(source: str, trace_format: str = "auto") -> Trace:
 
 def _check(destination: Path) -> None:
     """Refuse a place that no trace can be written to, before the work."""
-    from autotune.traffic.formats.native import meta_path
-    from autotune.user_files import check_destination
+    from autotune.traffic.trace import check_trace_destination
 
-    check_destination(meta_path(check_destination(destination)))
+    check_trace_destination(destination)
 
 
 def _save(trace: Trace, destination: Path) -> None:

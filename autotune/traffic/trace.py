@@ -1,7 +1,7 @@
 """Traces as files: JSON Lines with a description beside them.
 
-A trace ``a.jsonl`` has its description in ``a.meta.json``. A trace that somebody else wrote
-needs none: see ``autotune.traffic.formats``.
+A trace ``a.jsonl`` has its description in ``a.meta.json``; no other suffix is written, since two
+traces would then share a description. A trace that somebody else wrote needs none: see ``autotune.traffic.formats``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from autotune.errors import EnvironmentFault, TraceError, UsageError
 from autotune.traffic.formats import detect, reader_named
-from autotune.traffic.formats.native import meta_path
+from autotune.traffic.formats.native import SUFFIX, meta_path
 from autotune.traffic.model import Trace
 from autotune.user_files import check_destination
 
@@ -38,6 +38,27 @@ def load_trace(path: Path, *, format: str = "auto") -> Trace:  # noqa: A002
     return reader.read(path)
 
 
+def check_trace_destination(path: Path) -> tuple[Path, Path]:
+    """Return where a trace and its description are written, with symbolic links followed.
+
+    To be called before the work that makes the trace.
+
+    Raises:
+        TraceError: the name does not end in ``.jsonl``, one of the two may not be written, or is
+            there and is no regular file.
+    """
+    try:
+        lines_at = check_destination(path)
+        if lines_at.suffix != SUFFIX:
+            raise TraceError(
+                f"{path}: no name for a trace, as it does not end in {SUFFIX}",
+                hint=f"write to {path.name}{SUFFIX}",
+            )
+        return lines_at, check_destination(meta_path(lines_at))
+    except UsageError as error:
+        raise TraceError(error.message, hint=error.hint) from error
+
+
 def save_trace(trace: Trace, path: Path) -> None:
     """Write ``path`` and its description, each at once and readable by the owner alone.
 
@@ -46,17 +67,14 @@ def save_trace(trace: Trace, path: Path) -> None:
     description beside the target.
 
     Raises:
-        TraceError: they cannot be written, or one is there and is no regular file.
+        TraceError: they cannot be written; see ``check_trace_destination``.
         EnvironmentFault: the disk is full or broken.
     """
     meta = json.dumps(asdict(trace.meta), indent=2) + "\n"
+    lines_at, meta_at = check_trace_destination(path)
     try:
-        lines_at = check_destination(path)
-        meta_at = check_destination(meta_path(lines_at))
         _write_at_once(lines_at, trace.lines())
         _write_at_once(meta_at, [meta.encode()])
-    except UsageError as error:
-        raise TraceError(error.message, hint=error.hint) from error
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror or error}"
         if error.errno in _DISK_FAULTS:

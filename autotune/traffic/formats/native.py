@@ -37,6 +37,9 @@ _BLOCK_SIZES = (512, 16, 32, 64, 128, 256, 1024)
 _CLOCK_OF_SECONDS = 1e9
 _CLOCK_OF_MICROSECONDS = 1e14
 
+SUFFIX = ".jsonl"
+"""Of the traces that we write, and of all that may have a description beside them."""
+
 
 class _Meta(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -61,12 +64,17 @@ class Rows:
 
 
 def meta_path(path: Path) -> Path:
-    """Return where the description of a trace lies: ``a.meta.json`` for ``a.jsonl``."""
+    """Return where the description of a trace lies: ``a.meta.json`` for ``a.jsonl``.
+
+    Only names that end in ``SUFFIX`` have one, so that no two traces share it.
+    """
     return path.with_suffix(".meta.json")
 
 
 def read(path: Path) -> Trace:
     """Read a trace; its block size comes from ``NAME.meta.json``, else from the rows.
+
+    ``NAME.meta.json`` belongs to ``NAME.jsonl`` alone: a file of another suffix has none.
 
     Raises:
         TraceError: a row is no request, hash ids do not fit the prompts, or the file beside
@@ -127,10 +135,13 @@ def from_rows(rows: Rows, *, block_size: int, prefixes_known: bool) -> Trace:
 
 
 def _read_meta(path: Path) -> _Meta | None:
-    beside = meta_path(path)
+    # A link to a trace may have no description of its own.
+    may_have = [each for each in (path, path.resolve()) if each.suffix == SUFFIX]
+    if not may_have:
+        return None
+    beside = meta_path(may_have[0])
     if not os.path.exists(beside):  # noqa: PTH110  # Path.exists may raise
-        # A link to a trace may have no description of its own.
-        beside = meta_path(path.resolve())
+        beside = meta_path(may_have[-1])
     hint = "write it anew, or remove it to use the trace without a description"
     try:
         text = read_small(beside)
