@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ _OPTIONS = {"engine_args": "--engine-arg", "knobs": "--knob"}
 _MAX_LIMIT = 2**31 - 1
 _SHOWN_CHARACTERS = 60
 _MOST_VALUES = 10_000
+_MOST_DEPTH = 50
 
 RESERVED_ARGUMENTS: Mapping[str, str] = {
     "model": "it has an option of its own, --model",
@@ -87,6 +89,14 @@ class TuneSettings(BaseModel):
     silence_timeout_s: float = Field(default=120.0, gt=0.0)
     settle_timeout_s: float = Field(default=60.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
+
+    @field_validator("model", "trace", "storage", "log_folder")
+    @classmethod
+    def _one_line(cls, place: str | Path | None) -> str | Path | None:
+        # YAML's escapes can write what no file and no database has in its name.
+        if any(unicodedata.category(each) == "Cc" for each in str(place)):
+            raise ValueError("must be without control characters")
+        return place
 
     @field_validator("engine_args")
     @classmethod
@@ -159,13 +169,18 @@ def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings
     for name in merged:
         _refuse_broken_text(name, [name])
     for name, option in _OPTIONS.items():
-        texts: list[str] = []
-        if _count(merged.get(name), texts, {}) > _MOST_VALUES:
+        extent = _extent(merged.get(name))
+        if extent.values > _MOST_VALUES:
             raise UsageError(
                 f"{option}: more than {_MOST_VALUES} values",
                 hint="write fewer; an alias of aliases counts as all that it stands for",
             )
-        _refuse_broken_text(option, texts)
+        if extent.depth > _MOST_DEPTH:
+            raise UsageError(
+                f"{option}: a value is nested more than {_MOST_DEPTH} deep",
+                hint="no engine argument is; an alias counts as what it stands for",
+            )
+        _refuse_broken_text(option, extent.texts)
     try:
         return TuneSettings(**merged)
     except ValidationError as error:
@@ -188,25 +203,45 @@ def _read(config: Path) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in content.items()}
 
 
-def _count(value: object, texts: list[str], known: dict[int, int]) -> int:
-    """Return how many values there are with YAML's aliases written out; collect the texts."""
-    children: Iterable[object]
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """How much a value holds with YAML's aliases written out: values, levels, and its texts."""
+
+    values: int
+    depth: int
+    texts: Sequence[str]
+
+
+def _extent(value: object) -> _Extent:
+    """Measure a value without recursion, which aliases of aliases could exhaust."""
+    texts: list[str] = []
+    begun: set[int] = set()
+    measured: dict[int, tuple[int, int]] = {}
+    # A list around the value, so that it need not be a container itself.
+    top = [value]
+    to_do: list[object] = [top]
+    while to_do:
+        current = to_do[-1]
+        children = _children(current)
+        if id(current) not in begun:
+            begun.add(id(current))
+            texts += [child for child in children if isinstance(child, str)]
+            to_do += [c for c in children if isinstance(c, dict | list) and id(c) not in begun]
+            continue
+        to_do.pop()
+        if id(current) not in measured:
+            # An alias of what it stands in counts as one value; JSON refuses it later.
+            inner = [measured.get(id(child), (1, 0)) for child in children]
+            values, depth = (sum(v for v, _ in inner), max((d for _, d in inner), default=0))
+            measured[id(current)] = 1 + values, 1 + depth
+    values, depth = measured[id(top)]
+    return _Extent(values - 1, depth - 1, texts)
+
+
+def _children(value: object) -> list[object]:
     if isinstance(value, dict):
-        children = itertools.chain(value.keys(), value.values())
-    elif isinstance(value, list):
-        children = value
-    else:
-        if isinstance(value, str):
-            texts.append(value)
-        return 1
-    if id(value) not in known:
-        # An alias of what it stands in ends here; JSON refuses it later.
-        known[id(value)] = 0
-        count = 1
-        for child in children:
-            count += _count(child, texts, known)
-        known[id(value)] = count
-    return known[id(value)]
+        return [*value.keys(), *value.values()]
+    return value if isinstance(value, list) else []
 
 
 def _refuse_broken_text(option: str, texts: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import optuna
 
-from autotune.candidates.lattice import Tiles
+from autotune.candidates.lattice import Tiles, check_size
 from autotune.controller import Controller, Watcher
 from autotune.engine.supervisor import Description, Supervisor
 from autotune.lease import database_lock, lease, study_lock
@@ -80,7 +80,7 @@ def run_study(
         stack.enter_context(device_lease(described.info.device, leased))
         earlier = earlier_study(url, name)
         job = _job(settings, traffic, described, earlier)
-        for sentence in check_knobs(job, supervisor):
+        for sentence in check_knobs(job, supervisor, watcher.say):
             watcher.say(sentence)
         # A knob such as tensor_parallel_size may need further GPUs.
         further = supervisor.device_uuids - leased
@@ -132,7 +132,7 @@ def plan_study(
         job = _job(settings, traffic, described, earlier)
         if earlier is not None:
             check_fingerprint(earlier.study, job.fingerprint())
-        for sentence in check_knobs(job, supervisor):
+        for sentence in check_knobs(job, supervisor, say):
             say(sentence)
     state, finished = ("new", 0) if earlier is None else (earlier.study.state, earlier.finished)
     study = {"name": name, "state": state, "finished_trials": finished}
@@ -142,6 +142,7 @@ def plan_study(
 def _checked_place(settings: TuneSettings, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return database and name of the study, checked with all that takes no time to check."""
     Tiles.parse(settings.tile)
+    check_size(map(len, settings.knobs.values()))
     url, name = resolve_url(settings.storage, environ), study_name(settings)
     check_storage(url, name)
     return url, name

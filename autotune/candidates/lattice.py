@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -23,6 +23,8 @@ Candidate = Mapping[str, Scalar]
 
 MAX_TOKEN_STEPS = 12
 MAX_SEQ_STEPS = 11
+MAX_CELLS = 100_000
+"""More than any study could try; all cells are looked at between trials."""
 
 
 def cell_key(candidate: Candidate) -> str:
@@ -180,6 +182,20 @@ def thin(values: Sequence[int], limit: int, *, keep: Sequence[int]) -> tuple[int
     return tuple(sorted([*kept, *rest]))
 
 
+def check_size(counts: Iterable[int]) -> None:
+    """Refuse ladders of these lengths if they make more cells than can be looked at.
+
+    Raises:
+        UsageError: their product is more than ``MAX_CELLS``.
+    """
+    cells = math.prod(counts)
+    if cells > MAX_CELLS:
+        raise UsageError(
+            f"the knobs make {cells:.4g} candidates, more than {MAX_CELLS}",
+            hint="give fewer --knob, or fewer values: each knob multiplies the candidates",
+        )
+
+
 def build_lattice(
     *,
     tiles: Tiles,
@@ -198,7 +214,7 @@ def build_lattice(
     join, marked where they are off the tile. A knob's values replace the ladder of its name.
 
     Raises:
-        UsageError: the tile leaves no value for a limit.
+        UsageError: the tile leaves no value for a limit, or there are more than ``MAX_CELLS``.
     """
     knobs = dict(knobs or {})
     seq_top = max(default_seqs, 2 * peak_concurrency)
@@ -219,6 +235,7 @@ def build_lattice(
     for name, options in knobs.items():
         own = baseline.get(name)
         ladders[name] = _ladder(options if own is None or own in options else (own, *options))
+    check_size(map(len, ladders.values()))
     tile_of = {TOKENS: tiles.tokens, SEQS: tiles.seqs}
     off_tile = {
         name: tuple(value for value in ladders[name] if int(value) % tile)

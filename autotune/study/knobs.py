@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from autotune.candidates.lattice import Scalar, is_consistent
@@ -11,6 +12,12 @@ from autotune.engine.supervisor import Description
 from autotune.errors import UsageError
 from autotune.study.job import Job
 from autotune.study.session import one_line
+
+_MANY = 48
+"""Values of knobs that are checked without a word: it takes about a second."""
+
+_MOST_TRIES = 32
+"""Companies in which a value is tried that the baseline's refuses."""
 
 
 class Vllm(Protocol):
@@ -21,11 +28,11 @@ class Vllm(Protocol):
     def describe(self, engine_args: Mapping[str, Any]) -> Description: ...
 
 
-def check_knobs(job: Job, vllm: Vllm) -> list[str]:
+def check_knobs(job: Job, vllm: Vllm, say: Callable[[str], None]) -> list[str]:
     """Have vLLM check each value of each knob, the other arguments as the baseline has them.
 
     A value that it refuses there, but takes beside another value of another ladder, stays: its
-    trials tell in which company. Each check takes milliseconds.
+    trials tell in which company. Each check takes milliseconds; of many values ``say`` is told.
 
     Returns:
         What the user should know of values that vLLM reads as others, in sentences.
@@ -33,7 +40,14 @@ def check_knobs(job: Job, vllm: Vllm) -> list[str]:
     Raises:
         UsageError: vLLM refuses a value, or requests of the trace would be too long with it.
     """
-    return [sentence for name in job.settings.knobs for sentence in _check_knob(job, vllm, name)]
+    knobs = job.settings.knobs
+    many = sum(map(len, knobs.values())) > _MANY
+    sentences: list[str] = []
+    for name, values in knobs.items():
+        if many:
+            say(f"asking vLLM about {len(values)} values of knob {name}")
+        sentences += _check_knob(job, vllm, name)
+    return sentences
 
 
 def _check_knob(job: Job, vllm: Vllm, name: str) -> Iterator[str]:
@@ -77,12 +91,28 @@ def _check_length(job: Job, info: EngineInfo, name: str, value: Scalar) -> None:
 
 
 def _fits_elsewhere(job: Job, vllm: Vllm, name: str, value: Scalar) -> bool:
-    """Whether vLLM takes a value beside another value of one other ladder."""
-    for other, ladder in job.lattice.ladders.items():
-        for rung in ladder:
-            if other == name or rung == job.baseline[other]:
-                continue
-            candidate = {**job.baseline, name: value, other: rung}
-            if is_consistent(candidate) and isinstance(_ask(job, vllm, candidate), EngineInfo):
-                return True
-    return False
+    """Whether vLLM takes a value beside another value of one other ladder.
+
+    If there is more company than is tried, it counts as taken: its trials tell.
+    """
+    others = [
+        [{**job.baseline, name: value, other: rung} for rung in _ends_first(ladder)]
+        for other, ladder in job.lattice.ladders.items()
+        if other != name
+    ]
+    own = {**job.baseline, name: value}
+    company = [
+        candidate
+        for abreast in zip_longest(*others)
+        for candidate in abreast
+        if candidate is not None and candidate != own and is_consistent(candidate)
+    ]
+    tried = company[:_MOST_TRIES]
+    fits = any(isinstance(_ask(job, vllm, each), EngineInfo) for each in tried)
+    return fits or len(company) > len(tried)
+
+
+def _ends_first(ladder: Sequence[Scalar]) -> list[Scalar]:
+    """Return the rungs from the ends inwards: what one end refuses the other often takes."""
+    inwards = sorted(range(len(ladder)), key=lambda at: min(at, len(ladder) - 1 - at))
+    return [ladder[at] for at in inwards]

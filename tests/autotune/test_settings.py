@@ -305,6 +305,37 @@ def test_aliases_of_aliases_are_not_written_out(config: Path) -> None:
         load_settings(config, {})
 
 
+def test_aliases_nested_in_aliases_are_refused(config: Path) -> None:
+    junk = ", ".join(f"&l{n} [{f'*l{n - 1}' if n else 1}]" for n in range(3000))
+    config.write_text(f"model: m\ntrace: t\njunk: [{junk}]\nengine_args: {{x: *l2999}}\n")
+    with pytest.raises(UsageError, match="--engine-arg: a value is nested more than 50 deep"):
+        load_settings(config, {})
+
+
+@pytest.mark.parametrize("depth", [49, 50])
+def test_a_value_may_be_nested(depth: int) -> None:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    given = {**GIVEN, "engine_args": {"x": value}}
+    if depth == 49:
+        assert load_settings(None, given).engine_args == {"x": value}
+    else:
+        with pytest.raises(UsageError, match="nested more than 50 deep"):
+            load_settings(None, given)
+
+
+@pytest.mark.parametrize("name", ["model", "trace", "storage", "log_folder"])
+@pytest.mark.parametrize("sign", ["\\0", "\\e", "\\n", "\\x7F", "\\x85"])
+def test_no_place_has_a_control_character(config: Path, name: str, sign: str) -> None:
+    lines = {"model": "m", "trace": "t", name: f'"a{sign}b"'}
+    config.write_text("".join(f"{each}: {text}\n" for each, text in lines.items()))
+    with pytest.raises(UsageError) as caught:
+        load_settings(config, {})
+    option = name.replace("_", "-")
+    assert caught.value.message == f"{config}: --{option}: must be without control characters"
+
+
 def test_an_alias_of_what_it_stands_in_is_refused(config: Path) -> None:
     config.write_text("model: m\ntrace: t\nengine_args: {a: &a [*a]}\n")
     with pytest.raises(UsageError, match="JSON cannot hold"):

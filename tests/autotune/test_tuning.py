@@ -15,7 +15,7 @@ from tests.autotune.study.scripted import DESCRIPTION, ScriptedEngines, settings
 def test_gpus_that_only_a_knob_uses_are_leased_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def checked(_job: Job, engines: ScriptedEngines) -> list[str]:
+    def checked(_job: Job, engines: ScriptedEngines, _say: object) -> list[str]:
         engines.device_uuids |= {"GPU-2"}
         return []
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.candidates.lattice import (
+    MAX_CELLS,
     MAX_SEQ_STEPS,
     MAX_TOKEN_STEPS,
     SEQS,
@@ -16,6 +17,7 @@ from autotune.candidates.lattice import (
     Tiles,
     build_lattice,
     cell_key,
+    check_size,
     half_octaves,
     is_consistent,
     next_power_of_two,
@@ -195,6 +197,19 @@ def test_nearest_of_names_and_of_nothing() -> None:
 def test_a_value_off_the_ladder_has_no_index() -> None:
     with pytest.raises(ValueError, match="not in tuple"):
         SMALL.indices({TOKENS: 129, SEQS: 8})
+
+
+def test_more_cells_than_can_be_looked_at_are_refused() -> None:
+    check_size([])
+    check_size([MAX_CELLS])
+    check_size([1000, 0, 1000])
+    with pytest.raises(
+        UsageError, match=r"make 1\.296e\+07 candidates, more than 100000"
+    ) as caught:
+        check_size([60] * 4)
+    assert "fewer values" in caught.value.hint
+    with pytest.raises(UsageError, match="more than 100000"):
+        built(knobs={"a": list(range(100)), "b": list(range(100))})
 
 
 def test_equal_candidates_share_a_key() -> None:

@@ -22,6 +22,7 @@ Setup = Callable[[Path, Path], object]
 
 MODEL = ("--model", "demo:tiny-llama")
 TUNE = ("tune", *MODEL, "--trace", "demo:mixed")
+NESTED = ("&l0 [1]", *(f"&l{n} [*l{n - 1}]" for n in range(1, 3000)))
 SMALL = ("--engine-arg", "load_format=dummy", "--engine-arg", "enforce_eager=true")
 
 
@@ -297,6 +298,26 @@ OPTIONS = (
     Case(
         "a knob without plain values", (*TUNE, "--knob", "max_num_seqs=[8"),
         2, "--knob max_num_seqs", "values are YAML",
+    ),
+    Case(
+        "more candidates than can be looked at",
+        (*TUNE, *(f"--knob={name}={','.join(map(str, range(60)))}" for name in "abcd")), 2,
+        "the knobs make 1.296e+07 candidates", "fewer values",
+    ),
+    Case(
+        "aliases of aliases, 3,000 deep", (*TUNE, "--config", "c.yaml"), 2,
+        "nested more than 50 deep", "an alias",
+        file_of("c.yaml", f"junk: [{', '.join(NESTED)}]\nengine_args: {{x: *l2999}}\n"),
+    ),
+    Case(
+        "a control character in a path", (*TUNE, "--config", "c.yaml"), 2,
+        "c.yaml: --log-folder: must be without control", "tune --help",
+        file_of("c.yaml", 'log_folder: "a\\0b"\n'),
+    ),
+    Case(
+        "a control character in a database's URL", (*TUNE, "--config", "c.yaml"), 2,
+        "c.yaml: --storage: must be without control", "tune --help",
+        file_of("c.yaml", 'storage: "sqlite:///a\\0b.db"\n'),
     ),
     Case("a tile that is none", (*TUNE, "--tile", "0,8"), 2, "--tile '0,8'", "--tile 128,8"),
     Case(

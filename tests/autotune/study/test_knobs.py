@@ -12,6 +12,7 @@ from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import Description, Supervisor
 from autotune.errors import UsageError
 from autotune.study.job import Job
+from autotune.study.knobs import Vllm as Asked
 from autotune.study.knobs import check_knobs
 from tests.autotune.engine.tiny import ENGINE_ARGS, ENVIRONMENT
 from tests.autotune.study.scripted import BASELINE, DESCRIPTION, INFO, job_of
@@ -52,15 +53,24 @@ def _described(others: Args) -> Description:
     return Description(info, DESCRIPTION.flags)
 
 
+def checked(job: Job, vllm: Asked) -> list[str]:
+    """Check the knobs, of which there are so few that nothing is said meanwhile."""
+    said: list[str] = []
+    try:
+        return check_knobs(job, vllm, said.append)
+    finally:
+        assert said == []
+
+
 def test_without_knobs_nothing_is_asked() -> None:
     vllm = Vllm()
-    assert check_knobs(job_of(), vllm) == []
+    assert checked(job_of(), vllm) == []
     assert vllm.asked == []
 
 
 def test_each_value_is_asked_on_the_arguments_of_the_baseline() -> None:
     vllm = Vllm()
-    assert check_knobs(job_with(block_size=[8, 32]), vllm) == []
+    assert checked(job_with(block_size=[8, 32]), vllm) == []
     assert vllm.asked == [{"model": "tiny", **BASELINE, KNOB: value} for value in (8, 32)]
 
 
@@ -69,7 +79,7 @@ def test_an_impossible_value_is_refused_with_the_words_of_vllm() -> None:
         return REPORT.format(reason="block_size (7) is odd.") if args[KNOB] == 7 else None
 
     with pytest.raises(UsageError) as caught:
-        check_knobs(job_with(block_size=[8, 7]), Vllm(objects))
+        checked(job_with(block_size=[8, 7]), Vllm(objects))
     assert caught.value.message == "vLLM refuses 7 for knob block_size: block_size (7) is odd."
     assert "leave that value out" in caught.value.hint
     assert caught.value.exit_code == 2
@@ -82,7 +92,7 @@ def test_a_value_that_breaks_the_check_itself_is_refused_too() -> None:
         return None
 
     with pytest.raises(UsageError, match="refuses 7 for knob block_size: KeyError: 7"):
-        check_knobs(job_with(block_size=[7]), Vllm(objects))
+        checked(job_with(block_size=[7]), Vllm(objects))
 
 
 def test_a_value_that_needs_the_company_of_another_stays() -> None:
@@ -91,7 +101,7 @@ def test_a_value_that_needs_the_company_of_another_stays() -> None:
 
     job = job_with(max_num_seqs=[64, 4096], max_num_batched_tokens=[2048, 8192])
     vllm = Vllm(objects)
-    assert check_knobs(job, vllm) == []
+    assert checked(job, vllm) == []
     assert vllm.asked[-3:] == [
         {"model": "tiny", TOKENS: 8192, SEQS: 4096},
         {"model": "tiny", TOKENS: 2048, SEQS: 64},
@@ -101,14 +111,14 @@ def test_a_value_that_needs_the_company_of_another_stays() -> None:
 
 def test_a_value_that_vllm_reads_as_another_is_told() -> None:
     vllm = Vllm(resolves=lambda args: {KNOB: int(args[KNOB])})
-    assert check_knobs(job_with(block_size=[8, "32"]), vllm) == [
+    assert checked(job_with(block_size=[8, "32"]), vllm) == [
         "knob block_size: vLLM reads '32' as 32 here"
     ]
 
 
 def test_values_that_are_the_same_to_vllm_are_told() -> None:
     vllm = Vllm(resolves=lambda _args: {KNOB: False})
-    assert check_knobs(job_with(block_size=[False, True]), vllm) == [
+    assert checked(job_with(block_size=[False, True]), vllm) == [
         "knob block_size: vLLM reads True as False here",
         "knob block_size: False and True are the same to vLLM, False; keep one of them",
     ]
@@ -116,13 +126,39 @@ def test_values_that_are_the_same_to_vllm_are_told() -> None:
 
 def test_a_value_that_vllm_does_not_report_is_taken_as_given() -> None:
     vllm = Vllm(resolves=lambda _args: {})
-    assert check_knobs(job_with(block_size=[8]), vllm) == []
+    assert checked(job_with(block_size=[8]), vllm) == []
 
 
 def test_an_engine_too_short_for_the_trace_is_refused() -> None:
     vllm = Vllm(resolves=lambda _args: {"max_model_len": 512})
     with pytest.raises(UsageError, match="requests of 512 tokens, and the longest has 1004"):
-        check_knobs(job_with(block_size=[8]), vllm)
+        checked(job_with(block_size=[8]), vllm)
+
+
+def test_of_many_values_it_is_said_that_they_are_checked() -> None:
+    said: list[str] = []
+    job = job_with(block_size=list(range(1, 50)), max_num_seqs=[64])
+    assert check_knobs(job, Vllm(), said.append) == []
+    assert said == [
+        "asking vLLM about 49 values of knob block_size",
+        "asking vLLM about 1 values of knob max_num_seqs",
+    ]
+
+
+def test_company_is_tried_from_the_ends_of_its_ladder() -> None:
+    job = job_with(block_size=[7], max_num_seqs=[8, 16, 32, 64, 128])
+    vllm = Vllm(lambda args: None if args[SEQS] == 128 else "too few sequences")
+    with pytest.raises(UsageError, match="refuses 8 for knob max_num_seqs"):
+        checked(job, vllm)
+    beside = [args[SEQS] for args in vllm.asked if args[TOKENS] == BASELINE[TOKENS]]
+    assert beside[:3] == [64, 8, 128]
+
+
+def test_a_value_with_more_company_than_is_tried_stays() -> None:
+    job = job_with(block_size=[7], max_num_seqs=list(range(8, 1032, 8)))
+    vllm = Vllm(lambda args: "odd" if args[KNOB] == 7 else None)
+    assert check_knobs(job, vllm, lambda _: None) == []
+    assert sum(args[KNOB] == 7 for args in vllm.asked) == 1 + 32
 
 
 @pytest.mark.engine
@@ -136,7 +172,7 @@ def test_the_installed_vllm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
             described = supervisor.describe(ENGINE_ARGS)
             own = {name: value for name, value in ENGINE_ARGS.items() if name != "model"}
             job = job_of(knobs=knobs, engine_args=own, described=described)
-            return check_knobs(job, supervisor)
+            return checked(job, supervisor)
 
         assert check(long_prefill_token_threshold=[0, 512], max_num_seqs=[64, 1024]) == []
         assert check(max_num_batched_tokens=[8192], max_num_seqs=[4096]) == []
