@@ -13,6 +13,8 @@ A failed trial is no exception but a row: see ``autotune.engine.protocol.Failure
 
 from __future__ import annotations
 
+import re
+
 
 class AutotuneError(Exception):
     """An error with a message for the ``error:`` line and a hint for the ``hint:`` line."""
@@ -57,3 +59,30 @@ class LeaseHeld(AutotuneError):
     """Another process works on the same study, or with the same GPU."""
 
     exit_code = 75
+
+
+_PLAIN_WORDS = (
+    (r"Input should be a valid integer\b.*", "must be a whole number"),
+    (r"Input should be a valid number\b.*", "must be a number"),
+    (r"Input should be a valid (?:dictionary|mapping)\b.*", "must be `name: value` pairs"),
+    (r"Input should be a valid list\b.*", "must be a list"),
+    (r"Input should be a valid string\b.*", "must be a text"),
+    (r"Input should be a valid boolean\b.*", "must be true or false"),
+    (r"(?:Input is not|Input should be) a valid path\b.*", "must be a path"),
+    (r"Input should be greater than or equal to", "must be at least"),
+    (r"Input should be less than or equal to", "must be at most"),
+    (r"Input should be greater than", "must be more than"),
+    (r"Input should be", "must be"),
+    (r"(?:String|List|Tuple|Value) should have", "must have"),
+    (r"Field required", "is missing"),
+)
+"""What pydantic says of values, and Typer after it, for people who know neither."""
+
+
+def in_plain_words(message: str) -> str:
+    """Return pydantic's message as it may follow a name: ``trials: must be a whole number``."""
+    for pattern, plain in _PLAIN_WORDS:
+        changed = re.sub(pattern, plain, message)
+        if changed != message:
+            return changed
+    return message

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_NEAR = 0.6
+"""Share of letters that two words must have in common, in order, for one to be proposed."""
+
 
 class ObjectiveError(ValueError):
     """An error with a message for the ``error:`` line and a hint for the ``hint:`` line."""
@@ -17,7 +20,7 @@ class ObjectiveError(ValueError):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``did you mean 'x'?`` for the closest known word, '' where none is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=_NEAR)
     return f"did you mean {close[0]!r}?" if close else ""
 
 

@@ -12,6 +12,7 @@ def test_error_carries_message_and_hint() -> None:
 def test_nearest_names_the_closest() -> None:
     assert nearest("ttf", ("ttft", "tpot")) == "did you mean 'ttft'?"
     assert nearest("zzz", ("ttft", "tpot")) == ""
+    assert nearest("itl", ("ttft", "tpot")) == ""
 
 
 def test_all_are_listed_where_none_is_close() -> None:
