@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from io import TextIOWrapper
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -14,6 +15,7 @@ import typer
 from autotune import __version__
 from autotune.cli import best, doctor, replay, show, studies, trace, trials, tune
 from autotune.cli.files import TolerantStream
+from autotune.cli.os_faults import words_of
 from autotune.cli.parsing import REFUSED, as_usage_error
 from autotune.cli.signals import Interrupted, raised_signals
 from autotune.cli.tables import plain_line
@@ -76,7 +78,8 @@ def options(
 
 def run() -> NoReturn:
     """Run the command line and leave with its documented exit code."""
-    debug = "--debug" in sys.argv[1:]
+    # Before the command alone: behind it, it may be the value of another option.
+    debug = "--debug" in takewhile(lambda each: each.startswith("-"), sys.argv[1:])
     _prepare_streams()
     try:
         with raised_signals():
@@ -98,7 +101,7 @@ def run() -> NoReturn:
         code = 2 if isinstance(error, _USAGE) else 4
         _fail(error.message, error.hint, code, debug=debug)
     except OSError as error:
-        _fail(f"{error.filename or 'output'}: {error.strerror}", "", 4, debug=debug)
+        _fail(*words_of(error), 4, debug=debug)
     except SystemExit as leaving:
         # Typer and rich silence the streams when a pipe breaks, and leave with 1; but whoever
         # read our output has seen enough.

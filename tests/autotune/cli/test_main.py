@@ -58,6 +58,17 @@ def test_debug_adds_the_traceback(autotune: Autotune, tmp_path: Path) -> None:
     assert ran.err.splitlines()[-2].startswith("error: ")
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_the_traceback_is_asked_for_before_the_command_alone(
+    autotune: Autotune, place: int
+) -> None:
+    arguments = ["best", "--storage", "nonsense", "--study-name"]
+    # Behind the command it is the name of a study.
+    asked = ["--debug", *arguments, "a"] if place == 0 else [*arguments, "--debug"]
+    ran = autotune(*asked)
+    assert (ran.code, ran.err.startswith("Traceback")) == (4, place == 0)
+
+
 def run_piped(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "autotune", *arguments],
@@ -107,11 +118,16 @@ def test_a_terminal_that_cannot_show_a_sign_is_no_error(studies: str, encoding: 
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_output_that_cannot_be_written_exits_with_4(studies: str) -> None:
-    command = f"exec {sys.executable} -m autotune trials --storage {studies} > /dev/full"
+@pytest.mark.parametrize("arguments", ["trials --storage {studies}", "--version", "--help"])
+def test_output_that_cannot_be_written_exits_with_4(studies: str, arguments: str) -> None:
+    given = arguments.format(studies=studies)
+    command = f"exec {sys.executable} -m autotune {given} > /dev/full"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 4
-    assert done.stderr == "error: output: No space left on device\n"
+    assert done.stderr.splitlines()[-2:] == [
+        "error: output: No space left on device",
+        "hint: make room, or write elsewhere",
+    ]
 
 
 def test_without_standard_output_nothing_fails(studies: str) -> None:
