@@ -74,7 +74,6 @@ _PLAIN_WORDS = (
     (r"Input should be greater than", "must be more than"),
     (r"Input should be", "must be"),
     (r"(?:String|List|Tuple|Value) should have", "must have"),
-    (r"Field required", "is missing"),
 )
 """What pydantic says of values, and Typer after it, for people who know neither."""
 

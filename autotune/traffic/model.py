@@ -72,7 +72,7 @@ class TraceMeta:
     Attributes:
         version: of the trace format.
         block_size: prompt tokens that one hash id stands for.
-        prefixes_known: False if hash ids were made up because the source had none.
+        prefixes_known: False if hash ids were made up because no row of the source had any.
         source: where the traffic comes from, for people.
         captured_at: ISO 8601 time of time zero, with its offset from UTC; None if unknown.
         requests: how many there are.
@@ -98,6 +98,8 @@ class ReadNotes:
         reordered: rows that were earlier than a row before them, and were sorted in.
         without_tokens: rows left out for having no prompt or no output tokens.
         with_images: requests with images, of which only the tokens are replayed.
+        without_ids: rows without hash ids among others that have them; they share nothing.
+        perhaps_seconds: in how many seconds all came, where that is suspiciously short; else None.
         from_clock: times were clock time and are now counted from the first request.
         beyond_end: end of a window and of its trace in seconds, where much lies between.
         skipped: requests left out for being too long.
@@ -108,6 +110,8 @@ class ReadNotes:
     reordered: int = 0
     without_tokens: int = 0
     with_images: int = 0
+    without_ids: int = 0
+    perhaps_seconds: float | None = None
     from_clock: bool = False
     beyond_end: tuple[float, float] | None = None
     skipped: int = 0
@@ -123,6 +127,16 @@ class ReadNotes:
             found.append(f"Rows without prompt or output tokens, left out: {self.without_tokens}.")
         if self.with_images:
             found.append(f"Requests with images, replayed as text: {self.with_images}.")
+        if self.without_ids:
+            found.append(
+                f"Rows without hash_ids among others with them, taken to share nothing: "
+                f"{self.without_ids}."
+            )
+        if self.perhaps_seconds is not None:
+            found.append(
+                f"All requests come within {self.perhaps_seconds:.3g} s: timestamp is in ms, so "
+                "multiply times in seconds by 1000."
+            )
         if self.from_clock:
             found.append("Times were clock time; they now count from the first request.")
         if self.beyond_end is not None:

@@ -1,7 +1,8 @@
 """Traces as files: JSON Lines with a description beside them.
 
 A trace ``a.jsonl`` has its description in ``a.meta.json``; no other suffix is written, since two
-traces would then share a description. A trace that somebody else wrote needs none: see ``autotune.traffic.formats``.
+traces would then share a description. A trace that somebody else wrote needs none: see
+``autotune.traffic.formats``.
 """
 
 from __future__ import annotations

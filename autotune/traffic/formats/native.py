@@ -36,6 +36,9 @@ _BLOCK_SIZES = (512, 16, 32, 64, 128, 256, 1024)
 # Clocks since 1970 give at least so much: in seconds from 2001 on, in µs from 1973 on.
 _CLOCK_OF_SECONDS = 1e9
 _CLOCK_OF_MICROSECONDS = 1e14
+# Of a recording that is shorter or faster the times are more likely seconds than ms.
+_SHORT_S = 10.0
+_FAST_PER_S = 1000.0
 
 SUFFIX = ".jsonl"
 """Of the traces that we write, and of all that may have a description beside them."""
@@ -83,7 +86,7 @@ def read(path: Path) -> Trace:
     rows = read_rows(path)
     meta = _read_meta(path)
     if meta is None:
-        known = all(request.hash_ids for request in rows.requests)
+        known = any(request.hash_ids for request in rows.requests)
         return from_rows(rows, block_size=_inferred_block_size(rows), prefixes_known=known)
     _check_blocks(rows, meta.block_size)
     trace = Trace.build(
@@ -125,13 +128,28 @@ def from_rows(rows: Rows, *, block_size: int, prefixes_known: bool) -> Trace:
     """
     _check_blocks(rows, block_size)
     requests, from_clock = _from_first(rows.path, _with_ids(rows, block_size))
+    bare = sum(not request.hash_ids for request in rows.requests)
     return Trace.build(
         requests,
         block_size=block_size,
         prefixes_known=prefixes_known,
         source=rows.path.name,
-        notes=ReadNotes(from_clock=from_clock),
+        notes=ReadNotes(
+            from_clock=from_clock,
+            without_ids=bare if prefixes_known else 0,
+            perhaps_seconds=None if from_clock else _suspicious_s(requests),
+        ),
     )
+
+
+def _suspicious_s(requests: Sequence[TraceRequest]) -> float | None:
+    """Return in how many seconds all came if that is so short that times may be in seconds."""
+    times_ms = [request.timestamp_ms for request in requests]
+    span_s = (max(times_ms) - min(times_ms)) / 1000
+    # At the same moment is what somebody writes who has no times.
+    if span_s == 0 or (span_s >= _SHORT_S and len(requests) / span_s <= _FAST_PER_S):
+        return None
+    return span_s
 
 
 def _read_meta(path: Path) -> _Meta | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from autotune.errors import in_plain_words
 from autotune.traffic.formats.base import BadLine, shown
 from autotune.traffic.model import (
     MAX_HASH_ID,
@@ -45,6 +46,28 @@ _FOREIGN = {
     "messages": "a trace holds lengths and no text: count the tokens into input_length",
 }
 """Fields of other published traces, with what to do about them."""
+
+_OTHER_NAMES = {
+    "timestamp": (
+        "time", "ts", "t", "arrival", "arrival_time", "arrived_at", "arrival_timestamp",
+        "start_time", "request_time", "created", "created_at",
+    ),
+    "input_length": (
+        "prompt_tokens", "input_tokens", "in_tokens", "context_tokens", "contexttokens",
+        "n_prompt", "n_input", "n_prompt_tokens", "n_input_tokens", "num_prompt_tokens",
+        "num_input_tokens", "prompt_token_count", "prompt_len", "prompt_length", "isl",
+    ),
+    "output_length": (
+        "completion_tokens", "output_tokens", "out_tokens", "generated_tokens",
+        "generatedtokens", "generation_tokens", "response_tokens", "n_output", "n_completion",
+        "n_output_tokens", "n_generated", "num_output_tokens", "num_generated_tokens",
+        "num_generation_tokens", "completion_token_count", "candidates_token_count",
+        "completion_len", "completion_length", "osl",
+    ),
+}  # fmt: skip
+"""What gateways and servers call the same things in their logs, in small letters."""
+
+_CALLED = {other: name for name, others in _OTHER_NAMES.items() for other in others}
 
 
 class _Row(BaseModel):
@@ -94,22 +117,46 @@ def _bad(error: ValidationError) -> BadLine:
     found = error.errors(include_url=False, include_input=False)
     # A misspelt field is missing as well, and the more telling of the two faults.
     first: Mapping[str, Any] = min(found, key=lambda each: each["type"] != "extra_forbidden")
-    return BadLine(_worded(first), hint=_hint(first))
+    return BadLine(_worded(first), hint=_renamed(found) or _hint(first))
+
+
+def _renamed(found: Sequence[Mapping[str, Any]]) -> str:
+    """Say which fields to rename, of those that are missing and there by another name."""
+    missing = {error["loc"][0] for error in found if error["type"] == "missing"}
+    unknown = [str(e["loc"][0]) for e in found if e["type"] == "extra_forbidden"]
+    names = {given: name for given in unknown if (name := _plain_name(given)) in missing}
+    if not names:
+        return ""
+    pairs = ", ".join(
+        f"{given} to {name}{' (in ms)' if name == 'timestamp' else ''}"
+        for given, name in names.items()
+    )
+    return f"rename {pairs}" + ("; leave the others out" if len(unknown) > len(names) else "")
+
+
+def _plain_name(given: str) -> str | None:
+    """Return what a field of another log is called here, None if nobody knows."""
+    return _CALLED.get(given.lower().replace("-", "_"))
 
 
 def _worded(error: Mapping[str, Any]) -> str:
     message = re.sub(r" at line \d+ column (\d+)$", r" at character \1", error["msg"])
+    message = in_plain_words(message)
     message = message[:1].lower() + message[1:]
     if error["type"] == "extra_forbidden":
         return f"unknown field {shown(str(error['loc'][0]))}"
     where = ".".join(str(part) for part in error["loc"])
-    return f"{where}: {message}" if where else message
+    if where:
+        return f"{where}: {message}"
+    return f"the line {message}" if message.startswith("must ") else message
 
 
 def _hint(error: Mapping[str, Any]) -> str:
     name = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
         known = "known fields are " + ", ".join(_FORMS)
+        if (plain := _plain_name(name)) is not None:
+            return f"leave it out: {plain} says it"
         return _FOREIGN.get(name) or nearest(name[:100], _FORMS) or known
     if "EOF while parsing" in error["msg"]:
         return "the line is cut off: a request is one JSON object on one line"

@@ -170,7 +170,7 @@ def test_a_description_of_other_traffic_is_noticed(tmp_path: Path) -> None:
     [
         ("{", "EOF"),
         ("[]", "object"),
-        ('{"version": 2}', "version: input should be 1"),
+        ('{"version": 2}', "version: must be 1"),
         ('{"version": 1, "colour": "red"}', "block_size: field required"),
     ],
 )

@@ -31,23 +31,23 @@ def row(**changes: Any) -> str:
         (GOOD[:40], "EOF while parsing"),
         (b"\xff" + GOOD.encode(), "not UTF-8 at byte 1"),
         ("17", "object"),
-        (row(input_length=0), "input_length: input should be greater than or equal to 1"),
-        (row(input_length=-5), "input_length: input should be greater than or equal to 1"),
-        (row(input_length=10_000_001), "input_length: input should be less than or equal"),
-        (row(input_length=6.5), "input_length: input should be a valid integer"),
-        (row(input_length="600"), "input_length: input should be a valid integer"),
-        (row(output_length=0), "output_length: input should be greater than or equal to 1"),
-        (row(output_length=True), "output_length: input should be a valid integer"),
-        (row(timestamp=float("nan")), "timestamp: input should be a finite number"),
-        (row(timestamp=float("inf")), "timestamp: input should be a finite number"),
-        (row(timestamp=-1), "timestamp: input should be greater than or equal to 0"),
-        (row(timestamp="0"), "timestamp: input should be a valid number"),
-        (row(hash_ids=[1, -2]), r"hash_ids\.1: input should be greater than or equal to 0"),
-        (row(hash_ids=[1, 2**63]), r"hash_ids\.1: input should be less than or equal"),
+        (row(input_length=0), "input_length: must be at least 1"),
+        (row(input_length=-5), "input_length: must be at least 1"),
+        (row(input_length=10_000_001), "input_length: must be at most"),
+        (row(input_length=6.5), "input_length: must be a whole number"),
+        (row(input_length="600"), "input_length: must be a whole number"),
+        (row(output_length=0), "output_length: must be at least 1"),
+        (row(output_length=True), "output_length: must be a whole number"),
+        (row(timestamp=float("nan")), "timestamp: must be a finite number"),
+        (row(timestamp=float("inf")), "timestamp: must be a finite number"),
+        (row(timestamp=-1), "timestamp: must be at least 0"),
+        (row(timestamp="0"), "timestamp: must be a number"),
+        (row(hash_ids=[1, -2]), r"hash_ids\.1: must be at least 0"),
+        (row(hash_ids=[1, 2**63]), r"hash_ids\.1: must be at most"),
         (row(hash_ids=[1]), "hash_ids: 1 ids for 600 prompt tokens, blocks of 512 need 2"),
         (row(hash_ids=[]), "hash_ids: 0 ids for 600 prompt tokens"),
-        (row(priority=2**31), "priority: input should be less than or equal to 2147483647"),
-        (row(priority=-(2**31) - 1), "priority: input should be greater than or equal to -2147"),
+        (row(priority=2**31), "priority: must be at most 2147483647"),
+        (row(priority=-(2**31) - 1), "priority: must be at least -2147"),
         (row(priority=10**40), "priority: "),
         (row(max_tokens=10**40), "max_tokens: "),
         (row(cached_tokens=10**40), "cached_tokens: "),
@@ -94,8 +94,13 @@ def test_rows_without_ids_get_fresh_ones(tmp_path: Path) -> None:
     bare = '{"timestamp": 5, "input_length": 1025, "output_length": 5}'
     trace = read(written(tmp_path, bare, GOOD, bare))
     assert [r.hash_ids for r in trace.requests] == [(1, 2), (3, 4, 5), (6, 7, 8)]
-    assert not trace.meta.prefixes_known
+    # What is known of some rows is worth something, and of the others it is said.
+    assert trace.meta.prefixes_known
+    assert trace.notes.without_ids == 2
+    assert "taken to share nothing: 2." in trace.notes.sentences()[1]
     alone = read(written(tmp_path, bare))
+    assert not alone.meta.prefixes_known
+    assert alone.notes.without_ids == 0
     assert (alone.requests[0].hash_ids, alone.meta.block_size) == ((0, 1, 2), 512)
 
 
@@ -118,6 +123,23 @@ def test_clock_time_counts_from_the_first_request(tmp_path: Path) -> None:
         "Rows out of order, now sorted by time: 1.",
         "Times were clock time; they now count from the first request.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("times", "within_s"),
+    [
+        ([0.5, 30, 600], "0.6 s"),
+        ([0.97 * each for each in range(11_000)], "10.7 s"),
+        ([0, 20_000], None),
+        ([7, 7, 7], None),
+    ],
+)
+def test_times_that_may_be_seconds_are_doubted(
+    tmp_path: Path, times: list[float], within_s: str | None
+) -> None:
+    notes = read(written(tmp_path, *(row(timestamp=each) for each in sorted(times)))).notes
+    doubts = [each for each in notes.sentences() if "multiply times in seconds by 1000" in each]
+    assert [f"within {within_s}:" in each for each in doubts] == [True] * (within_s is not None)
 
 
 @pytest.mark.shared
