@@ -17,14 +17,18 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Give Hypothesis no deadline: how long an example takes says nothing about it."""
-    if isinstance(collector, pytest.Session):
-        # Not above, since the process that only hands out the tests need not load it.
-        from hypothesis import settings
+def pytest_collectstart() -> None:
+    _give_hypothesis_no_deadline()
 
-        settings.register_profile("patient", deadline=None)
-        settings.load_profile("patient")
+
+@cache
+def _give_hypothesis_no_deadline() -> None:
+    """How long an example takes says nothing about it."""
+    # Not above, since the process that only hands out the tests need not load it.
+    from hypothesis import settings
+
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
