@@ -209,7 +209,7 @@ class Controller:
             self._study_id,
             number,
             state="complete" if late is None else "invalid",
-            outcome=self._yardstick.measured(measurement, earlier)
+            outcome=self._yardstick.measured(measurement, earlier, row.candidate)
             if late is None
             else self._yardstick.uncounted(),
             timings=result.timings,

@@ -46,10 +46,12 @@ class Cell:
         numbers: of the trials, the first one first.
         costs: [objectives], geometric means over the trials; NaN where not measured.
         log_costs: [trials, objectives].
-        metrics: medians over the trials, by name.
+        metrics: geometric means over the trials, by name, so that ratios of them are those
+            of the costs.
         intervals: from the lowest to the highest bound of any of the trials.
         feasible: whether ``metrics`` keep the budget.
         failed_requests: in all of its trials.
+        met: numbers of the trials whose own values keep the budget.
         diagnosis: of the last trial, None if it has none.
     """
 
@@ -61,6 +63,7 @@ class Cell:
     intervals: Mapping[str, Any]
     feasible: bool
     failed_requests: int
+    met: tuple[int, ...] = ()
     diagnosis: Json | None = None
 
 
@@ -95,8 +98,8 @@ def _cell(group: Sequence[TrialRecord], budget: Budget, names: Sequence[str]) ->
     measured = [trial.metrics or {} for trial in group]
     with np.errstate(divide="ignore"):
         log_costs = np.log(np.array([costs_of(metrics, names) for metrics in measured]))
-    metrics = {name: _median([each.get(name) for each in measured]) for name in measured[0]}
-    failed = sum(int((trial.engine or {}).get("failed_requests", 0)) for trial in group)
+    metrics = {name: _mean([each.get(name) for each in measured]) for name in measured[0]}
+    failures = [int((trial.engine or {}).get("failed_requests", 0)) for trial in group]
     return Cell(
         candidate=group[0].candidate,
         numbers=tuple(trial.number for trial in group),
@@ -104,8 +107,13 @@ def _cell(group: Sequence[TrialRecord], budget: Budget, names: Sequence[str]) ->
         log_costs=log_costs,
         metrics=metrics,
         intervals=_widest([trial.intervals or {} for trial in group]),
-        feasible=is_feasible(budget, metrics, failed),
-        failed_requests=failed,
+        feasible=is_feasible(budget, metrics, sum(failures)),
+        failed_requests=sum(failures),
+        met=tuple(
+            trial.number
+            for trial, own, failed in zip(group, measured, failures, strict=True)
+            if is_feasible(budget, own, failed)
+        ),
         diagnosis=group[-1].diagnosis,
     )
 
@@ -124,9 +132,14 @@ def _widest(intervals: Sequence[Mapping[str, Any]]) -> dict[str, list[float | No
     return widest
 
 
-def _median(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the geometric mean of what was measured; infinite if one of it is, else 0 by a 0."""
     known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
+    if len(known) < 2:
+        return known[0] if known else None
+    if math.inf in known:
+        return math.inf
+    return math.exp(math.fsum(map(math.log, known)) / len(known)) if min(known) > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

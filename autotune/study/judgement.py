@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,10 +19,11 @@ from autotune.study.costs import (
     objective_names,
     replicate_noise,
 )
-from objectives.arrays import F8
+from autotune.study.counted import counted_trials, loosened
+from objectives.arrays import F8, Bools
 from objectives.budget import margins, resolve, upper_margins
 from objectives.classes import LengthClass
-from objectives.knee import Certainty, Knee, find_knee
+from objectives.knee import Certainty, Knee, assess, find_knee
 from objectives.limits import Budget
 from objectives.score import Scores, score_cells
 from objectives.statistics import Interval, student_t_95
@@ -45,11 +46,14 @@ class Judgement:
         cells: all measured candidates.
         winner: index of the cell to deploy, None if nothing is feasible.
         nearest: without a winner, the cell that misses the budget by the least.
+        loosened: without a winner, a budget that the nearest cell keeps, None if there is none.
         baseline: index of the baseline's cell, None if it was not measured.
-        knee: with its neighbours and its certainty, None without a feasible cell.
+        knee: with its neighbours, None without a feasible cell.
+        certainty: of the winner, None without one.
         scores: of the cells.
         gain: score of the baseline minus score of the winner, with its bounds.
         noise: of each objective between trials of one cell, None without replicates.
+        too_noisy: not converged since repeats differ by more than the baseline and the best do.
         kept: whether the upper bounds of the winner keep the budget too; None where the window
             is too short for such a bound, or there is no budget.
     """
@@ -60,20 +64,29 @@ class Judgement:
     cells: tuple[Cell, ...]
     winner: int | None
     nearest: int | None
+    loosened: Budget | None
     baseline: int | None
     knee: Knee | None
+    certainty: Certainty | None
     scores: Scores
     gain: tuple[float, Interval] | None
     noise: Noise | None
+    too_noisy: bool
     kept: bool | None
 
     @property
     def chosen(self) -> Cell | None:
         return None if self.winner is None else self.cells[self.winner]
 
-    @property
-    def certainty(self) -> Certainty | None:
-        return None if self.knee is None else self.knee.certainty
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ruling:
+    """A code, the cell to deploy and how sure that is; see ``Judgement``."""
+
+    code: Code
+    winner: int | None = None
+    certainty: Certainty | None = None
+    too_noisy: bool = False
 
 
 def judge(
@@ -84,12 +97,15 @@ def judge(
     classes: Sequence[LengthClass],
     baseline: Candidate,
 ) -> Judgement | None:
-    """Return the judgement over all complete trials, None if there is none yet.
+    """Return the judgement over all trials that the budget counts, None if there is none yet.
+
+    It follows from these arguments alone: not from the states that earlier budgets left the
+    trials in, nor from their order of judging.
 
     Raises:
         ObjectiveError: a relative limit, and the baseline was not measured.
     """
-    complete = [trial for trial in trials if trial.state == "complete"]
+    complete = counted_trials(trials, budget, baseline)
     if not complete:
         return None
     names = objective_names(budget)
@@ -104,28 +120,31 @@ def judge(
     sigma = None if noise is None else noise.sigma
     scores = score_cells(costs, feasible, _anchors(absolute, names), sigma)
     draws = draw_costs(cells, load_samples, names, classes, noise)
-    knee = find_knee(costs, feasible, scores, draws=draws)
+    knee = find_knee(costs, feasible, scores)
     gain = None
     if knee is not None and base is not None:
         gain = _gain(scores, draws, base, knee.cell)
-    code: Code = (
-        "not_converged"
-        if feasible.sum() and len(cells) == 1
-        else _code(knee, base, feasible, gain, _noise_of_gain(scores, noise, cells, knee, base))
-    )
-    winner = base if code == "keep_default" else (None if knee is None else knee.cell)
+    noise_of_gain = _noise_of_gain(scores, noise, cells, knee, base)
+    ruling = _rule(knee, base, gain, noise_of_gain, _Draws(draws, feasible, scores))
+    winner = ruling.winner
+    nearest = _nearest(absolute, cells) if winner is None else None
     return Judgement(
-        code=code,
+        code=ruling.code,
         budget=absolute,
         names=names,
         cells=tuple(cells),
         winner=winner,
-        nearest=_nearest(absolute, cells) if winner is None else None,
+        nearest=nearest,
+        loosened=None
+        if nearest is None
+        else loosened(trials, absolute, cells[nearest].candidate, names),
         baseline=base,
         knee=knee,
+        certainty=ruling.certainty,
         scores=scores,
         gain=gain,
         noise=noise,
+        too_noisy=ruling.too_noisy,
         kept=None if winner is None else _kept(absolute, cells[winner]),
     )
 
@@ -154,31 +173,59 @@ def _gain(scores: Scores, draws: F8, baseline: int, knee: int) -> tuple[float, I
 def _noise_of_gain(
     scores: Scores, noise: Noise | None, cells: Sequence[Cell], knee: Knee | None, base: int | None
 ) -> float | None:
-    """Return the gain that noise alone stays below 95 times in 100; None without replicates."""
-    if noise is None or knee is None or base is None or not scores.used.any():
+    """Return the gain that noise alone stays below 95 times in 100; None without replicates.
+
+    0 where nothing counts, as all differences are within the noise.
+    """
+    if noise is None or knee is None or base is None:
         return None
+    if not scores.used.any():
+        return 0.0
     widths = np.log(scores.anchor / scores.ideal)
     of_score = math.sqrt(np.nansum((noise.sigma / widths)[scores.used] ** 2)) / scores.used.sum()
     repeats = 1 / len(cells[base].numbers) + 1 / len(cells[knee.cell].numbers)
     return float(student_t_95(noise.degrees) * of_score * math.sqrt(repeats))
 
 
-def _code(
+@dataclass(frozen=True, slots=True, eq=False)
+class _Draws:
+    """Resampled costs with what scores them."""
+
+    costs: F8
+    feasible: Bools
+    scores: Scores
+
+    def certainty(self, cell: int, *, of_all: bool = False) -> Certainty:
+        """Judge a cell by the objectives that count, or by all that were measured."""
+        used = np.isfinite(self.scores.ideal) if of_all else self.scores.used
+        return assess(self.costs, self.feasible, replace(self.scores, used=used), cell)
+
+
+def _rule(
     knee: Knee | None,
     base: int | None,
-    feasible: np.ndarray[Any, np.dtype[np.bool_]],
     gain: tuple[float, Interval] | None,
-    within: float | None,
-) -> Code:
+    noise_of_gain: float | None,
+    draws: _Draws,
+) -> _Ruling:
+    """Decide: the knee, or the baseline where the gain is none, if that loses next to nothing."""
     if knee is None:
-        return "nothing_feasible"
-    if base is not None and feasible[base] and gain is not None:
+        return _Ruling("nothing_feasible")
+    best = draws.certainty(knee.cell)
+    if len(draws.feasible) == 1:
+        return _Ruling("not_converged", knee.cell, best)
+    if base is not None and draws.feasible[base] and gain is not None:
         estimate, bounds = gain
-        within_noise = within is not None and estimate <= within
+        within_noise = noise_of_gain is not None and estimate <= noise_of_gain
         if knee.cell == base or within_noise or (bounds.low is not None and bounds.low <= 0):
-            return "keep_default"
-    cost = math.inf if knee.certainty is None else knee.certainty.expected_opportunity_cost
-    return "knee" if cost <= CONVERGED_COST else "not_converged"
+            # That a gain is not shown does not show that there is none, and what noise hides
+            # entirely, and so does not count, least of all.
+            keeping = draws.certainty(base, of_all=True)
+            if keeping.expected_opportunity_cost <= CONVERGED_COST:
+                return _Ruling("keep_default", base, keeping)
+            return _Ruling("not_converged", knee.cell, best, too_noisy=within_noise)
+    settled = best.expected_opportunity_cost <= CONVERGED_COST
+    return _Ruling("knee" if settled else "not_converged", knee.cell, best)
 
 
 def _kept(budget: Budget, cell: Cell) -> bool | None:

@@ -49,8 +49,7 @@ class Yardstick:
 
     def baseline_metrics(self, rows: Iterable[TrialRecord]) -> Mapping[str, float | None] | None:
         """Return the metrics of the baseline's first complete trial, None before it."""
-        key = cell_key(self.baseline)
-        own = (row for row in rows if row.state == "complete" and cell_key(row.candidate) == key)
+        own = (r for r in rows if r.state == "complete" and self._is_baseline(r.candidate))
         return next((row.metrics for row in own), None)
 
     def absolute_budget(self, rows: Iterable[TrialRecord]) -> Budget:
@@ -66,14 +65,22 @@ class Yardstick:
         """Return a failure if the client sent too late for the replay to count, else None."""
         return client_bound(measurement, self.absolute_budget(rows))
 
-    def measured(self, measurement: Measurement, rows: Iterable[TrialRecord]) -> Outcome:
-        """Return the outcome of a replay that counts.
+    def measured(
+        self, measurement: Measurement, rows: Iterable[TrialRecord], candidate: Candidate
+    ) -> Outcome:
+        """Return the outcome of a replay of ``candidate`` that counts.
+
+        Where the baseline's own replay does not count under this budget, there is nothing that
+        relative limits could be relative to, and Optuna is told of the others alone.
 
         Raises:
             ObjectiveError: a relative limit on what the baseline has no finite value of.
         """
         earlier = tuple(rows)
-        budget = resolve(self.budget, self.baseline_metrics(earlier) or measurement.metrics)
+        if self.baseline_metrics(earlier) is None and self._is_baseline(candidate):
+            budget = resolve(self.budget, measurement.metrics)
+        else:
+            budget = self.absolute_budget(earlier)
         broken = margins(budget, measurement.metrics)
         constraints = {name: _finite(value) for name, value in broken.items()}
         constraints["failed_requests"] = measurement.failed_requests / measurement.requests
@@ -98,6 +105,9 @@ class Yardstick:
     def uncounted(self) -> Outcome:
         """Return the outcome of a replay that does not count."""
         return Outcome("fail", judged_by=self.text)
+
+    def _is_baseline(self, candidate: Candidate) -> bool:
+        return cell_key(candidate) == cell_key(self.baseline)
 
     def _ceilings(self, rows: tuple[TrialRecord, ...]) -> tuple[float, ...]:
         """Return the larger of 10 times the budget and the worst seen, for Optuna alone."""

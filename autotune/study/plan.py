@@ -118,20 +118,21 @@ def first_trial(rows: Sequence[TrialRecord], candidate: Candidate) -> int | None
 
 
 def retry(rows: Sequence[TrialRecord]) -> Step | None:
-    """Return the last trial again if it has no result through no fault of its candidate."""
-    if not rows or rows[-1].state not in _WITHOUT_RESULT:
-        return None
-    last = rows[-1]
-    same = (last.phase, cell_key(last.candidate))
-    attempts = 0
-    for row in reversed(rows):
-        if (row.phase, cell_key(row.candidate)) != same or row.state not in _WITHOUT_RESULT:
-            break
-        attempts += row.state != "interrupted"
-    if attempts >= ATTEMPTS:
-        return None
-    first = last.number if last.replicate_of is None else last.replicate_of
-    return Step(last.phase, last.candidate, replicate_of=first)
+    """Return a trial that is due again: without a result through no fault of its candidate.
+
+    The first such one of the study. It need not be the last: a stricter budget can make a
+    replay that counted an invalid one.
+    """
+    groups: dict[tuple[str, str], list[TrialRecord]] = {}
+    for row in rows:
+        groups.setdefault((row.phase, cell_key(row.candidate)), []).append(row)
+    for group in groups.values():
+        last = group[-1]
+        attempts = sum(row.state != "interrupted" for row in group)
+        if all(row.state in _WITHOUT_RESULT for row in group) and attempts < ATTEMPTS:
+            first = last.number if last.replicate_of is None else last.replicate_of
+            return Step(last.phase, last.candidate, replicate_of=first)
+    return None
 
 
 def failures_in_a_row(rows: Sequence[TrialRecord]) -> tuple[str | None, int]:

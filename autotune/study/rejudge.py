@@ -7,23 +7,22 @@ from dataclasses import replace
 
 from autotune.engine.protocol import request_arrays
 from autotune.study.outcomes import Yardstick
-from objectives.measurement import Measurement
+from autotune.study.replays import LATE
 from objectives.samples import RequestSamples
 from storage.records import TrialFailure, TrialRecord
 from storage.repository import Repository
 
 JUDGED_STATES = ("complete", "infeasible", "invalid")
-LATE = "client_bound"
-"""The one reason for which a replay does not count that depends on the budget."""
 
 
 def rejudge(repository: Repository, study_id: int, yardstick: Yardstick) -> tuple[int, ...]:
     """Judge again what was judged by another budget or other classes, from the stored samples.
 
-    A complete trial stays complete. A replay that did not count because the client sent late
-    counts if the new TTFT limit allows that lateness. Failures that a candidate causes stay
-    infeasible and are told by the new budget. What Optuna holds is not touched; see
-    ``storage.study.rebuild_if_stale``.
+    Whether a replay counts although the client sent late depends on the TTFT limit, so that a
+    looser one makes ``invalid`` trials ``complete`` and a stricter one the reverse. Failures
+    that a candidate causes stay infeasible and are told by the new budget. The rows are then
+    what they would be had the budget always been this one, whichever came in between. What
+    Optuna holds is not touched; see ``storage.study.rebuild_if_stale``.
 
     Each trial carries what it was judged by, so that a killed call is finished by the next
     one, and undone by one with the earlier budget.
@@ -70,26 +69,21 @@ def _judged(
         metrics=measurement.metrics,
         intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
     )
-    if row.state == "invalid":
-        return _counted_or_not(measured, measurement, yardstick, earlier)
-    return replace(measured, outcome=yardstick.measured(measurement, earlier))
-
-
-def _counted_or_not(
-    row: TrialRecord,
-    measurement: Measurement,
-    yardstick: Yardstick,
-    earlier: Sequence[TrialRecord],
-) -> TrialRecord:
-    if row.failure_class != LATE:
-        return replace(row, outcome=yardstick.uncounted())
+    if row.state == "invalid" and row.failure_class != LATE:
+        return replace(measured, outcome=yardstick.uncounted())
     late = yardstick.late(measurement, earlier)
     if late is not None:
-        return replace(row, outcome=yardstick.uncounted(), failure_evidence=late.evidence)
+        return replace(
+            measured,
+            state="invalid",
+            outcome=yardstick.uncounted(),
+            failure_class=late.failure_class,
+            failure_evidence=late.evidence,
+        )
     return replace(
-        row,
+        measured,
         state="complete",
-        outcome=yardstick.measured(measurement, earlier),
+        outcome=yardstick.measured(measurement, earlier, row.candidate),
         failure_class=None,
         failure_evidence=None,
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from autotune.engine.protocol import Failure
 from autotune.traffic.model import Trace
 from objectives.limits import Budget
@@ -11,6 +14,9 @@ MIN_WARMUP_REQUESTS = 8
 
 MAX_SEND_LAG_MS = 5.0
 MAX_SEND_LAG_SHARE = 0.1
+
+LATE: Final = "client_bound"
+"""The one reason for which a replay does not count that depends on the budget."""
 
 
 def warmup_requests(trace: Trace, warmup_s: float) -> int:
@@ -24,16 +30,21 @@ def warmup_requests(trace: Trace, warmup_s: float) -> int:
     return max(within, min(MIN_WARMUP_REQUESTS, len(trace.requests)))
 
 
-def client_bound(measurement: Measurement, budget: Budget) -> Failure | None:
-    """Return a failure if the client sent too late for the replay to count, else None."""
-    lag_ms = measurement.send_lag_p99_ms
+def allowed_lag_ms(metrics: Mapping[str, float | None], budget: Budget) -> float:
+    """Return how late (p99) the client may send in a replay that counts."""
     limits = [
         limit.limit_ms for limit in budget.limits if limit.metric == "ttft" and limit.limit_ms
     ]
-    allowed = min(limits) if limits else measurement.metrics.get("ttft_p95") or 0.0
-    allowed_ms = max(MAX_SEND_LAG_MS, MAX_SEND_LAG_SHARE * allowed)
+    allowed = min(limits) if limits else metrics.get("ttft_p95") or 0.0
+    return max(MAX_SEND_LAG_MS, MAX_SEND_LAG_SHARE * allowed)
+
+
+def client_bound(measurement: Measurement, budget: Budget) -> Failure | None:
+    """Return a failure if the client sent too late for the replay to count, else None."""
+    lag_ms = measurement.send_lag_p99_ms
+    allowed_ms = allowed_lag_ms(measurement.metrics, budget)
     if lag_ms <= allowed_ms:
         return None
     return Failure(
-        "client_bound", f"requests left up to {lag_ms:.1f} ms late (p99), over {allowed_ms:.1f} ms"
+        LATE, f"requests left up to {lag_ms:.1f} ms late (p99), over {allowed_ms:.1f} ms"
     )

@@ -56,17 +56,37 @@ def test_trials_of_one_candidate_are_one_cell() -> None:
     cells = gather_cells(trials, NO_BUDGET, NAMES)
     assert [cell.numbers for cell in cells] == [(0, 2), (1,)]
     assert cells[0].costs == pytest.approx([200, math.sqrt(200), 1.0])
-    assert cells[0].metrics["ttft_p95"] == 250
+    assert cells[0].metrics["ttft_p95"] == pytest.approx(200)
     assert cells[0].intervals == {"ttft_p95": [1, 4]}
     assert cells[0].log_costs.shape == (2, 3)
 
 
-def test_a_cell_keeps_the_budget_by_its_medians() -> None:
-    trials = [record(n, metrics=metrics(ttft, 10)) for n, ttft in enumerate((90, 110, 95))]
-    (cell,) = gather_cells(trials, parse_budget("ttft_p95:100"), NAMES)
+def test_a_cell_keeps_the_budget_by_its_geometric_means() -> None:
+    trials = [record(n, metrics=metrics(ttft, 10)) for n, ttft in enumerate((50, 200))]
+    (cell,) = gather_cells(trials, parse_budget("ttft_p95:100.1"), NAMES)
     assert cell.feasible
-    (cell,) = gather_cells(trials[:2], parse_budget("ttft_p95:99"), NAMES)
+    (cell,) = gather_cells(trials, parse_budget("ttft_p95:99"), NAMES)
     assert not cell.feasible
+    assert cell.met == (0,)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ((0.1,), 0.1),
+        ((1239.4, 346.8), math.sqrt(1239.4 * 346.8)),
+        ((2.0, math.inf), math.inf),
+        ((0.0, 5.0), 0.0),
+        ((None, 5.0), 5.0),
+        ((None, None), None),
+    ],
+)
+def test_metrics_of_a_cell_are_the_means_that_are_compared(
+    values: tuple[float | None, ...], mean: float | None
+) -> None:
+    trials = [record(n, metrics={"ttft_p95": value}) for n, value in enumerate(values)]
+    (cell,) = gather_cells(trials, NO_BUDGET, NAMES)
+    assert cell.metrics["ttft_p95"] == (None if mean is None else pytest.approx(mean))
 
 
 def test_one_failed_request_in_any_trial_makes_a_cell_infeasible() -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from autotune.candidates.lattice import TOKENS
-from autotune.study.judgement import Judgement, judge, verdict_json
+from autotune.study.judgement import CONVERGED_COST, Judgement, judge, verdict_json
 from objectives.errors import ObjectiveError
 from objectives.limits import parse_budget
 from tests.autotune.study.records import Measured, limits, record
@@ -72,10 +74,97 @@ def test_a_baseline_as_good_as_any_is_kept() -> None:
 
 def test_a_gain_within_the_replicate_noise_is_no_gain() -> None:
     study = Measured(budget="ttft_p95:300 tpot_p95:30")
+    for speed in (Speed(100, 10), Speed(101, 10.1)):
+        study.add(BASELINE, speed)
+    study.add(limits(512), Speed(99.8, 9.98))
+    judgement = judged(study)
+    assert judgement.code == "keep_default"
+    assert judgement.certainty is not None
+    assert 0 < judgement.certainty.expected_opportunity_cost <= CONVERGED_COST
+
+
+@pytest.mark.parametrize("other", [Speed(105, 10.2), Speed(100, 10), Speed(85, 8.5)])
+def test_noise_that_may_hide_a_gain_is_no_reason_to_keep_the_baseline(other: Speed) -> None:
+    """Whether it hides all objectives, so that none counts, or just the gain."""
+    study = Measured(budget="ttft_p95:300 tpot_p95:30")
     for speed in (Speed(100, 10), Speed(130, 12)):
         study.add(BASELINE, speed)
-    study.add(limits(512), Speed(105, 10.2))
-    assert judged(study).code == "keep_default"
+    study.add(limits(512), other)
+    judgement = judged(study)
+    assert judgement.code == "not_converged"
+    assert judgement.too_noisy
+    assert judgement.winner is not None
+
+
+def test_a_gain_that_is_not_shown_without_repeats_is_not_called_noise() -> None:
+    study = Measured(budget="ttft_p50:2000")
+    study.add(BASELINE, Speed(1000, 10))
+    study.add(limits(512), Speed(1000, 10), seed=3)
+    for number in (0, 1):
+        arrays = dict(study.samples[number])
+        waits_s = np.random.default_rng(number).permutation(np.geomspace(0.05, 20, REQUESTS))
+        arrays["first_token_s"] = arrays["scheduled_s"] + waits_s
+        arrays["last_token_s"] = arrays["first_token_s"] + 0.03
+        study.samples[number] = arrays
+    judgement = judged(study)
+    assert (judgement.code, judgement.too_noisy) == ("not_converged", False)
+
+
+def late(study: Measured, number: int, lag_ms: float, *, state: str) -> None:
+    trial = study.trials[number]
+    failure = "client_bound" if state == "invalid" else None
+    study.trials[number] = replace(
+        trial,
+        state=cast("Any", state),
+        failure_class=failure,
+        engine={**(trial.engine or {}), "send_lag_p99_ms": lag_ms},
+    )
+
+
+@pytest.mark.parametrize("state", ["complete", "invalid"])
+@pytest.mark.parametrize(("budget", "counted"), [("ttft_p95:300", 1), ("ttft_p95:500", 2)])
+def test_what_counts_follows_from_the_budget_and_not_from_the_state(
+    state: str, budget: str, counted: int
+) -> None:
+    study = Measured(budget=budget)
+    study.add(BASELINE, Speed(100, 10))
+    study.add(limits(512), Speed(90, 9))
+    late(study, 1, 40.0, state=state)
+    assert len(judged(study).cells) == counted
+
+
+def test_a_budget_that_is_proposed_is_kept_by_the_candidate_it_is_proposed_for() -> None:
+    """At 850 ms the late second trial would count, and make the mean 1,020 ms."""
+    study = Measured(budget="ttft_p95:500")
+    study.add(BASELINE, Speed(4000, 10))
+    study.add(limits(512), Speed(840, 10), seed=1)
+    study.add(limits(512), Speed(1200, 10), seed=1)
+    late(study, 2, 70.0, state="invalid")
+    judgement = judged(study)
+    assert judgement.code == "nothing_feasible"
+    assert judgement.nearest == 1
+    assert judgement.cells[1].numbers == (1,)
+    assert judgement.loosened is not None
+    assert judgement.loosened.limits[0].limit_ms == pytest.approx(1000, rel=0.1)
+    study.budget = judgement.loosened
+    after = judged(study)
+    assert after.chosen is not None
+    assert after.chosen.candidate == limits(512)
+    assert after.chosen.numbers == (1, 2)
+
+
+def test_no_budget_helps_where_requests_failed() -> None:
+    study = Measured(budget="ttft_p50:50")
+    study.add(BASELINE, Speed(250, 10, failed=1))
+    assert judged(study).loosened is None
+
+
+def test_trials_that_met_a_budget_which_their_candidate_breaks_are_known() -> None:
+    study = Measured(budget="ttft_p95:150")
+    study.add(BASELINE, Speed(100, 10))
+    study.add(BASELINE, Speed(900, 10))
+    (cell,) = judged(study).cells
+    assert (cell.feasible, cell.met) == (False, (0,))
 
 
 def test_a_gain_beyond_the_replicate_noise_counts() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.study.outcomes import Yardstick
 from objectives.limits import parse_budget
 from objectives.measurement import measure
@@ -29,3 +31,18 @@ def test_goodput_counts_by_absolute_limits_alone() -> None:
     plain = measure(samples, classes=(), budget=parse_budget("ttft_p95:400"))
     assert plain.metrics["goodput"]
     assert strict.measure(samples).metrics == plain.metrics
+
+
+def test_without_a_baseline_that_counts_relative_limits_are_left_out() -> None:
+    study = Measured(budget="ttft_p95:50 tpot_p95:0.6x")
+    yardstick = Yardstick(study.budget, study.classes, BASELINE)
+    study.add(BASELINE, clear_knee(BASELINE))
+    late = replace(study.trials[0], state="invalid", failure_class="client_bound")
+    measurement = yardstick.measure(samples_of(clear_knee(limits(256)), small_trace()))
+    told = yardstick.measured(measurement, [late], limits(256))
+    assert told.constraints.keys() == {"ttft_p95", "failed_requests"}
+    again = yardstick.measured(measurement, [late], BASELINE)
+    assert again.constraints["tpot_p95"] > 0
+    assert yardstick.measured(measurement, study.trials, limits(256)).constraints.keys() == (
+        again.constraints.keys()
+    )

@@ -149,6 +149,26 @@ def test_a_failed_confirmation_still_repeats_the_first_trial() -> None:
     assert retry(rows) == Step("confirm", BASELINE, replicate_of=0)
 
 
+def test_a_trial_that_no_longer_counts_is_due_again_wherever_it_is() -> None:
+    rows = rows_of(
+        ("baseline", BASELINE, "complete"),
+        ("search", limits(512), "invalid"),
+        ("search", limits(1024), "complete"),
+    )
+    assert plan_of(9).next_step(rows) == Step("search", limits(512), replicate_of=1)
+    rows += rows_of(("search", limits(512), "invalid"))
+    assert retry(rows) is None
+
+
+def test_a_baseline_that_no_longer_counts_comes_first() -> None:
+    rows = rows_of(
+        ("baseline", BASELINE, "invalid"),
+        ("search", limits(512), "invalid"),
+        ("search", limits(1024), "complete"),
+    )
+    assert plan_of(9).next_step(rows) == Step("baseline", BASELINE, replicate_of=0)
+
+
 def test_the_baseline_is_due_until_it_has_a_result() -> None:
     rows = rows_of(("baseline", BASELINE, "failed"), ("baseline", BASELINE, "failed"))
     assert retry(rows) is None

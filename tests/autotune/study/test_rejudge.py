@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import pytest
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.study.earlier import earlier_study
 from autotune.study.job import Job, make_job
-from autotune.study.judgement import Judgement, judge
+from autotune.study.judgement import Judgement, judge, verdict_json
 from autotune.study.outcomes import Yardstick
 from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
@@ -222,6 +223,52 @@ def test_lateness_that_a_looser_limit_allows_counts(folder: Path) -> None:
         assert row.outcome is not None
         assert row.outcome.feasible
     assert optuna_trials(folder, job_of())[1].state.name == "COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("history", "budget"),
+    [
+        (["ttft_p95:400"], "ttft_p95:300 tpot_p95:16"),
+        (["ttft_p95:200", ""], "ttft_p95:400 tpot_p95:1.1x"),
+    ],
+)
+def test_no_earlier_budget_leaves_a_trace(
+    finished: Path, tmp_path: Path, history: list[str], budget: str
+) -> None:
+    """States, failures, what Optuna is told and the verdict follow from the last budget alone."""
+    straight, winding = tmp_path / "straight", tmp_path / "winding"
+    for folder in (straight, winding):
+        folder.mkdir()
+        shutil.copy(finished / "study.db", folder / "study.db")
+    for earlier in history:
+        judged_again(winding, job_of(budget=earlier))
+    job = job_of(budget=budget)
+    expected = judged_again(straight, job)
+    assert [judged(r) for r in judged_again(winding, job)] == [judged(r) for r in expected]
+    verdicts = {json.dumps(verdict_json(judgement_of(f, job))) for f in (straight, winding)}
+    assert len(verdicts) == 1
+    assert [(t.state, t.values, t.constraints) for t in optuna_trials(winding, job)] == [
+        (t.state, t.values, t.constraints) for t in optuna_trials(straight, job)
+    ]
+
+
+def test_lateness_that_a_stricter_limit_does_not_allow_no_longer_counts(folder: Path) -> None:
+    loose, strict = job_of(budget="ttft_p95:400"), job_of()
+    before = judged_again(folder, strict)
+    assert judged_again(folder, loose)[1].state == "complete"
+    assert optuna_trials(folder, strict)[1].state.name == "COMPLETE"
+    rows = judged_again(folder, strict)
+    assert [judged(row) for row in rows] == [judged(row) for row in before]
+    assert (rows[1].state, rows[1].failure_class) == ("invalid", "client_bound")
+    assert optuna_trials(folder, strict)[1].state.name == "FAIL"
+
+
+def test_the_verdict_needs_no_judging_again(folder: Path) -> None:
+    """A judging that is killed half-way leaves states of two budgets, and one verdict."""
+    job = job_of(budget="ttft_p95:400")
+    before = verdict_json(judgement_of(folder, job))
+    judged_again(folder, job)
+    assert verdict_json(judgement_of(folder, job)) == before
 
 
 def test_lateness_beyond_the_new_limit_too_does_not_count(folder: Path) -> None:

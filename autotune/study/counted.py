@@ -1,0 +1,100 @@
+"""Which trials a budget counts, from what is stored of them: the same whatever came before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from autotune.candidates.lattice import Candidate, cell_key
+from autotune.study.costs import Cell, gather_cells
+from autotune.study.replays import LATE, allowed_lag_ms
+from objectives.budget import resolve
+from objectives.limits import Budget, parse_budget
+from storage.records import TrialRecord
+
+_ROUNDS = 6
+_DIGITS = 2
+
+
+def counted_trials(
+    trials: Iterable[TrialRecord], budget: Budget, baseline: Candidate
+) -> list[TrialRecord]:
+    """Return the measured trials that count under a budget, as complete ones.
+
+    A replay whose client sent late counts if the TTFT limit allows it. What state another
+    budget had left a trial in plays no part. Relative limits allow nothing before the
+    baseline's first trial that counts.
+
+    Raises:
+        ObjectiveError: a relative limit on what the baseline has no finite value of.
+    """
+    absolute, found = Budget(budget.absolute), []
+    known = len(absolute.limits) == len(budget.limits)
+    for trial in trials:
+        if not _counts(trial, absolute):
+            continue
+        found.append(replace(trial, state="complete"))
+        if not known and cell_key(trial.candidate) == cell_key(baseline):
+            absolute, known = resolve(budget, trial.metrics or {}), True
+    return found
+
+
+def _counts(trial: TrialRecord, budget: Budget) -> bool:
+    late = trial.state == "invalid" and trial.failure_class == LATE
+    if trial.metrics is None or not (late or trial.state == "complete"):
+        return False
+    lag_ms = (trial.engine or {}).get("send_lag_p99_ms")
+    if lag_ms is None:
+        return not late
+    return float(lag_ms) <= allowed_lag_ms(trial.metrics, budget)
+
+
+def loosened(
+    trials: Sequence[TrialRecord],
+    budget: Budget,
+    candidate: Candidate,
+    names: Sequence[str],
+) -> Budget | None:
+    """Return a budget that a candidate keeps, no looser than need be; None if none is found.
+
+    A looser TTFT limit also counts replays that were sent late, which may make the candidate
+    look worse: so the trials are judged by what is proposed before it is proposed.
+
+    Args:
+        trials: all of the study.
+        budget: one that the candidate breaks, without relative limits.
+        candidate: of at least one trial that counts.
+        names: of the objectives.
+    """
+    proposed: Budget | None = budget
+    for _ in range(_ROUNDS):
+        if proposed is None:
+            return None
+        counting = counted_trials(trials, proposed, candidate)
+        cells = gather_cells(counting, proposed, names)
+        own = next(c for c in cells if cell_key(c.candidate) == cell_key(candidate))
+        if own.feasible:
+            return proposed
+        proposed = _met_by(proposed, own)
+    return None
+
+
+def _met_by(budget: Budget, cell: Cell) -> Budget | None:
+    """Return the budget with each limit that the cell breaks rounded up to what it meets."""
+    if cell.failed_requests:
+        return None
+    met = []
+    for limit in budget.limits:
+        value = cell.metrics.get(limit.key)
+        if value is None or not math.isfinite(value) or limit.limit_ms is None:
+            return None
+        kept = value <= limit.limit_ms
+        met.append(limit if kept else replace(limit, limit_ms=_rounded_up(value)))
+    # As a user would give it: what counts is what the text says.
+    return parse_budget(Budget(tuple(met)).text)
+
+
+def _rounded_up(value: float) -> float:
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
+    return round(math.ceil(value / unit) * unit, 6)
