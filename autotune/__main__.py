@@ -1,8 +1,18 @@
-"""``python -m autotune``."""
+"""The command ``autotune``, and ``python -m autotune``."""
 
 from __future__ import annotations
 
-from autotune.cli.main import run
+from autotune.cli.signals import ended_by_signals
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code; a signal is answered from here on."""
+    with ended_by_signals():
+        # Takes tenths of a second.
+        from autotune.cli.main import run
+
+        run()
+
 
 if __name__ == "__main__":
-    run()
+    main()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -20,25 +20,51 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def raised_signals() -> Iterator[None]:
-    """Within the block the first signal raises ``Interrupted``, a second one ends at once.
+def ended_by_signals() -> Iterator[None]:
+    """Within the block a signal ends us with one line, where there is nothing to tidy up.
 
-    A signal that was ignored when we were started stays so: ``nohup`` asks for that, and a shell
-    does for SIGINT of what runs in the background of a script.
+    An exception would not do: Python drops those that come at some moments of an import.
     """
-    heeded = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+    def at_once(signum: int, _frame: FrameType | None) -> None:
+        with suppress(OSError):
+            os.write(2, f"{signal.Signals(signum).name}: stopped.\n".encode())
+        os._exit(128 + signum)
+
+    with _handled_by(at_once):
+        yield
+
+
+@contextmanager
+def raised_signals() -> Iterator[None]:
+    """Within the block the first signal raises ``Interrupted``, a second one ends at once."""
 
     def first(signum: int, _frame: FrameType | None) -> None:
-        for each in heeded:
+        for each in _heeded():
             signal.signal(each, _at_once)
         raise Interrupted(signum)
 
-    before = {each: signal.signal(each, first) for each in heeded}
+    with _handled_by(first):
+        yield
+
+
+def _heeded() -> list[signal.Signals]:
+    """Return the signals that we answer.
+
+    One that was ignored when we were started stays so: ``nohup`` asks for that, and a shell does
+    for SIGINT of what runs in the background of a script.
+    """
+    return [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {each: signal.signal(each, handler) for each in _heeded()}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for each, earlier in before.items():
+            signal.signal(each, earlier)
 
 
 def _at_once(signum: int, _frame: FrameType | None) -> None:

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+from autotune.__main__ import main as entry
 from autotune.cli import main
 from autotune.cli.signals import Interrupted, raised_signals
 
+ROOT = Path(__file__).resolve().parents[3]
 SECOND = """
 import signal
 from autotune.cli.signals import Interrupted, raised_signals
@@ -18,6 +23,19 @@ with raised_signals():
     except Interrupted:
         signal.raise_signal(signal.SIGTERM)
 print("not reached")
+"""
+SIGNALLED = """
+import os, signal, sys
+
+
+class Sender:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.Signals[os.environ["SEND"]])
+        return None
+
+
+sys.meta_path.insert(0, Sender())
 """
 
 
@@ -66,6 +84,44 @@ def test_an_ignored_signal_stays_ignored() -> None:
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_the_command_is_imported_is_answered_too(
+    tmp_path: Path, name: str, code: int
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SIGNALLED)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "--help"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "SEND": name},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"{name}: stopped.\n")
+
+
+def test_the_installed_command_answers_signals_from_its_first_import_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["scripts"] == {"autotune": "autotune.__main__:main"}
+
+
+def test_after_the_command_signals_mean_what_they_meant_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    during: list[object] = []
+
+    def command(**_: object) -> None:
+        during.append(signal.getsignal(signal.SIGINT))
+
+    monkeypatch.setattr(main, "app", command)
+    monkeypatch.setattr(sys, "argv", ["autotune"])
+    with pytest.raises(SystemExit):
+        entry()
+    assert before == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    assert during
+    assert during[0] not in before
 
 
 def test_a_second_signal_ends_at_once() -> None:
