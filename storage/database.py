@@ -97,6 +97,8 @@ def parse_url(url: str) -> URL:
         StorageUnavailable: If it is no URL, or not one of a database that can hold a study.
     """
     try:
+        if "\0" in url:
+            raise ValueError("NUL, which no name can have")
         parsed = make_url(url)
         backend = parsed.get_backend_name()
     except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,12 +53,10 @@ class OpenedFile:
         if self._path is None:
             return None
         try:
-            found = self._path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            found = _found(self._path)
         except OSError as error:
             raise unavailable(self._url, error) from error
-        return found.st_dev, found.st_ino
+        return None if found is None else (found.st_dev, found.st_ino)
 
 
 def file_path(url: URL) -> Path | None:
@@ -72,13 +71,14 @@ def check_file(path: Path, *, url: str, create: bool) -> bool:
     """Return whether the file exists.
 
     Raises:
-        StorageUnavailable: If its folder does not, or if it does not and ``create`` is False.
+        StorageUnavailable: If its folder does not, if it does not and ``create`` is False, or if
+            it is no regular file: SQLite would wait for who writes a pipe.
     """
     try:
-        missing, has_folder = not path.exists(), path.parent.is_dir()
+        found, has_folder = _found(path), path.parent.is_dir()
     except OSError as error:
         raise unavailable(url, error) from error
-    if missing and not create:
+    if found is None and not create:
         raise StorageUnavailable(
             f"There is no study database at {mask_url(url)}.",
             hint="Start a study with `autotune tune`, or name its database with --storage.",
@@ -88,7 +88,24 @@ def check_file(path: Path, *, url: str, create: bool) -> bool:
             f"Cannot create {path}: {path.parent} is no folder.",
             hint="Create the folder, or choose another file with --storage.",
         )
-    return not missing
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise StorageUnavailable(
+            f"Cannot use {mask_url(url)}: it is no regular file.",
+            hint="Choose another file with --storage.",
+        )
+    return found is not None
+
+
+def _found(path: Path) -> os.stat_result | None:
+    """Return what is at a path, None for nothing.
+
+    Raises:
+        OSError: If it cannot be looked up.
+    """
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def check_writable(path: Path) -> None:
@@ -113,14 +130,19 @@ def reader_of(path: Path) -> Callable[[], sqlite3.Connection] | None:
     write, and it can be read as one that does not change.
 
     Raises:
-        StorageUnavailable: If there is a log, and no index to read it by.
+        StorageUnavailable: If there is a log, and no index to read it by; or if that cannot be
+            found out.
     """
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         return None
     log, index = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
-    if not log.exists() or log.stat().st_size == 0:
+    try:
+        found_log, found_index = _found(log), _found(index)
+    except OSError as error:
+        raise unavailable(f"sqlite:///{path}", error) from error
+    if found_log is None or found_log.st_size == 0:
         mode = "immutable=1"
-    elif index.exists():
+    elif found_index is not None:
         mode = "mode=ro"
     else:
         raise StorageUnavailable(

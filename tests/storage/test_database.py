@@ -171,7 +171,7 @@ def test_a_path_under_a_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
-    with pytest.raises(StorageUnavailable, match="unable to open") as caught:
+    with pytest.raises(StorageUnavailable, match="no regular file") as caught:
         open_database(f"sqlite:///{tmp_path}")
     assert caught.value.hint
 
@@ -262,7 +262,7 @@ def test_a_later_schema_is_refused(url: str, tmp_path: Path) -> None:
     [
         ("nonsense", "no database URL"),
         ("sqlite:////proc/none/study.db", "is no folder"),
-        ("sqlite:////proc", "unable to open"),
+        ("sqlite:////proc", "no regular file"),
         ("postgresql+nodriver://me:hunter2@db/x", "is not installed"),
     ],
 )

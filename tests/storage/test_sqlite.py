@@ -66,6 +66,44 @@ def test_a_log_without_its_index_cannot_be_read(url: str, tmp_path: Path) -> Non
     assert caught.value.hint.startswith("Copy both files")
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("create", [True, False])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, create: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageUnavailable, match="pipe: it is no regular file") as caught:
+        open_database(f"sqlite:///{tmp_path}/pipe", create=create)
+    assert "--storage" in caught.value.hint
+
+
+def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match="is no database URL"):
+        open_database(f"sqlite:///{tmp_path}/a\0b.db", create=False)
+
+
+@pytest.mark.usefixtures("read_only")
+def test_a_log_that_goes_while_it_is_looked_at_is_no_log(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study_in(url)
+    # Whoever asks twice is told first that it is there.
+    monkeypatch.setattr(Path, "exists", lambda _path: True)
+    assert reader_of(tmp_path / "study.db") is not None
+
+
+@pytest.mark.usefixtures("read_only")
+def test_a_log_that_cannot_be_looked_up_is_a_fault(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study_in(url)
+
+    def broken(_path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "stat", broken)
+    with pytest.raises(StorageUnavailable, match=r"study\.db: Input/output error"):
+        reader_of(tmp_path / "study.db")
+
+
 def test_odd_paths_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "100% #1?.db"
     sqlite3.connect(path).close()

@@ -394,6 +394,14 @@ DATABASES = (
         "is no folder", "Create the folder",
     ),
     Case(
+        "a pipe in place of a database", TUNE, 4, "it is no regular file", "another file",
+        pipe_of("autotune.db"),
+    ),
+    Case(
+        "a pipe in place of a database, to read", ("best",), 4, "it is no regular file",
+        "another file", pipe_of("autotune.db"),
+    ),
+    Case(
         "a file that is no database", TUNE, 4, "not a database", "another file",
         file_of("autotune.db", "a shopping list\n" * 100),
     ),
