@@ -44,13 +44,15 @@ class Children:
         for child in self._seen:
             # vLLM learns of an end by the pipe, a moment before the process can be waited for.
             child.join(_ENDING_S)
-            if (code := child.exitcode) is not None:
-                how = f"with {code}" if code >= 0 else f"by {_signal_name(-code)}"
-                found.append(f"{child.name} ended {how}")
+            if (status := child.exitcode) is not None:
+                found.append(f"{child.name} {how_ended(status)}")
         return found
 
 
-def _signal_name(number: int) -> str:
-    """Return SIGKILL and the like; the signals between SIGRTMIN and SIGRTMAX have no names."""
+def how_ended(status: int) -> str:
+    """Return the end of a process in words, from its status as ``subprocess`` has it."""
+    if status >= 0:
+        return f"ended with status {status}"
+    # The signals between SIGRTMIN and SIGRTMAX have no names.
     names = {int(each): each.name for each in signal.Signals}
-    return names.get(number, f"signal {number}")
+    return f"ended by {names.get(-status, f'signal {-status}')}"

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from autotune.engine.channel import Channel, ChannelClosed, Message
+from autotune.engine.children import how_ended
 from autotune.engine.failures import classify_run, classify_start, read_tail
 from autotune.engine.ground import Ground, GroundCheck, NotClean
 from autotune.engine.janitor import dismiss, start_janitor
@@ -340,8 +341,8 @@ class Supervisor:
         return self._process is not None and self._process.poll() is not None
 
     def _post_mortem(self, kind: str) -> Failure:
-        code = self._exit_status()
-        end = "closed its channel" if code is None else f"ended with status {code}"
+        status = self._exit_status()
+        end = "closed its channel" if status is None else how_ended(status)
         log = read_tail(self._log_path or self.host_log)
         classify = classify_run if kind == "replay" else classify_start
         return classify(log, f"the engine host {end} during {kind}")

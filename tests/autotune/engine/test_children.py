@@ -43,7 +43,7 @@ def test_how_processes_ended_is_said_and_who_runs_is_not_named(
     os.close(read_end)
     os.close(write_end)
     monkeypatch.setattr(children_module, "_ENDING_S", 60.0)
-    assert children.endings() == ["EngineCore ended with 1"]
+    assert children.endings() == ["EngineCore ended with status 1"]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

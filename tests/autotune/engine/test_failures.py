@@ -182,7 +182,7 @@ def test_an_engine_that_dies_without_a_word_is_shown_by_the_exception() -> None:
     assert classify_run("(Worker pid=7) INFO 11-30 04:00:14 [a.py:1] Fine.\n", DEAD) == Failure(
         "engine_dead", DEAD
     )
-    ended = "the engine host ended with status -9 during replay"
+    ended = "the engine host ended by SIGKILL during replay"
     assert classify_run("", ended) == Failure("engine_dead", ended)
 
 
@@ -200,7 +200,7 @@ def test_how_a_process_ended_says_more_than_what_followed_and_less_than_its_own_
 
 def test_a_worker_that_ends_without_a_word_is_named() -> None:
     log = f"{CORE}{LOST}\n{CORE}{DEAD}\n"
-    ended = ("EngineCore ended with 1",)
+    ended = ("EngineCore ended with status 1",)
     assert classify_run(log, DEAD, ended=ended) == Failure("engine_dead", LOST)
 
 
