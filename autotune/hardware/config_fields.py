@@ -7,6 +7,8 @@ from typing import Any
 
 MAX_LAYERS = 10_000
 MAX_SIZE = 2**31 - 1
+MAX_CONTEXT_TOKENS = 100_000_000
+"""Ten times what the longest of today's models allow."""
 
 _TEXT_PARTS = ("text_config", "language_config", "llm_config")
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -103,7 +105,10 @@ class Fields:
     @property
     def context_tokens(self) -> int | None:
         """The longest request that the config itself allows, None if it names none."""
-        return self.number(*_CONTEXT)
+        tokens = self.number(*_CONTEXT)
+        if tokens is not None and tokens > MAX_CONTEXT_TOKENS:
+            raise Uncountable(f"it allows requests of {tokens} tokens")
+        return tokens
 
     @property
     def kv_heads(self) -> int:

@@ -24,6 +24,8 @@ _ELEMENT_BYTES: Mapping[str, int] = {
     "fp8_inc": 1,
 }
 
+MAX_TOKEN_BYTES = 64 * 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class KvBill:
@@ -110,7 +112,11 @@ def kv_bill(
     element_bytes = 2 if name == "auto" else _ELEMENT_BYTES.get(name)
     if element_bytes is None:
         return EngineDecides(f"a cache of {name} packs numbers with their scales")
-    return KvBill(shape, element_bytes, tensor_parallel_size)
+    bill = KvBill(shape, element_bytes, tensor_parallel_size)
+    # Several times what the largest models without grouped heads take.
+    if bill.bytes_per_token > MAX_TOKEN_BYTES:
+        return EngineDecides(f"{bill.bytes_per_token} bytes a token is more than any model takes")
+    return bill
 
 
 def _divides(heads: int, gpus: int) -> bool:

@@ -17,6 +17,7 @@ from autotune.hardware.kv_bill import KvBill, kv_bill
 from autotune.hardware.kv_pool import KvPool, make_pool
 from autotune.hardware.model_shape import EngineDecides
 from autotune.settings import TuneSettings
+from autotune.study.arguments import check_arguments
 from autotune.study.chunking import Chunking, chunking_of
 from autotune.study.kv_fit import Need, peak_need, pool_rules, whole_number
 from autotune.study.session import (
@@ -145,6 +146,7 @@ def check_up(settings: TuneSettings, follower: Follower, *, start: bool) -> Chec
         TraceError, UsageError: trace or arguments cannot be used.
         EnvironmentFault: the model has no readable config, or vLLM cannot be asked.
     """
+    check_arguments(settings.engine_args)
     config = load_config(str(resolve_model(settings.model)))
     trace = read_traffic(settings).trace if settings.trace else None
     if trace is not None:

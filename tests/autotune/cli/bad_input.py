@@ -330,6 +330,11 @@ OPTIONS = (
         "did you mean 'demo:tiny-llama'?",
     ),
     Case(
+        "an engine argument that cannot be meant",
+        ("doctor", "demo:tiny-llama", "--engine-arg", "tensor_parallel_size=0"), 2,
+        "--engine-arg tensor_parallel_size: 0 is no whole number from 1", "vLLM's own value",
+    ),
+    Case(
         "a window without a trace", ("doctor", "demo:tiny-llama", "--window", "0:9"), 2,
         "--window needs a --trace", "trace",
     ),

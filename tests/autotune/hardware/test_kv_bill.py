@@ -159,3 +159,26 @@ def test_more_gpus_cost_each_no_more(name: str, gpus: int) -> None:
 def test_heads_that_no_number_of_gpus_shares_are_left_to_the_engine() -> None:
     bill = kv_bill(PUBLIC["meta-llama/Llama-3.1-8B"], tensor_parallel_size=3)
     assert bill == EngineDecides("8 KV heads cannot be divided among 3 GPUs")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"max_position_embeddings": 2**31 - 1}, "it allows requests of 2147483647 tokens"),
+        ({"head_dim": 2**31 - 1}, "2199023254528 bytes a token is more than any model takes"),
+        ({"num_key_value_heads": 2**20}, "17179869184 bytes a token is more than any model"),
+        ({"num_hidden_layers": 10_001}, "it names 10001 layers"),
+    ],
+)
+def test_absurd_numbers_are_left_to_the_engine(changes: dict[str, int], reason: str) -> None:
+    bill = kv_bill({**PUBLIC["meta-llama/Llama-3.1-8B"], **changes})
+    assert isinstance(bill, EngineDecides)
+    assert bill.reason.startswith(reason)
+
+
+def test_the_largest_models_are_counted() -> None:
+    largest = {"num_hidden_layers": 126, "head_dim": 128, "num_key_value_heads": 128}
+    config = {**PUBLIC["meta-llama/Llama-3.1-8B"], **largest}
+    bill = kv_bill({**config, "max_position_embeddings": 10_485_760}, dtype="float32")
+    assert isinstance(bill, KvBill)
+    assert bill.bytes_per_token == 126 * 2 * 128 * 128 * 4
