@@ -36,11 +36,13 @@ def lease(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
 
     Raises:
         LeaseHeld: another process holds it; the message names that process.
-        EnvironmentFault: the file cannot be made, or is no regular file.
+        EnvironmentFault: the file cannot be made, or is no regular file of its own.
     """
     descriptor, ours = _open(path)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        # A second name is a file of somebody's that would be overwritten, as through a link.
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise _no_file(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -79,7 +81,7 @@ def _unusable(verb: str, path: Path, error: OSError) -> EnvironmentFault:
 
 def _no_file(path: Path) -> EnvironmentFault:
     return EnvironmentFault(
-        f"the lock {path} is no regular file",
+        f"the lock {path} is no regular file of its own",
         hint=f"somebody else put it there; look at it with `ls -l {path}`, then remove it",
     )
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,10 +68,13 @@ def test_whatever_is_written_into_a_lock_is_no_crash(tmp_path: Path, written: st
             pass
 
 
-def test_a_link_in_place_of_a_lock_leaves_its_target_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_link_in_place_of_a_lock_leaves_its_target_alone(
+    tmp_path: Path, link: Callable[[Path, Path], None]
+) -> None:
     precious, path = tmp_path / "precious", tmp_path / "lock"
     precious.write_text("all I have")
-    path.symlink_to(precious)
+    link(path, precious)
     with pytest.raises(EnvironmentFault, match="no regular file") as caught, lease(path, "it"):
         pass
     assert f"ls -l {path}" in caught.value.hint
