@@ -202,6 +202,15 @@ def test_the_example_settings_are_valid() -> None:
     assert parse_classes(settings.classes or "")
 
 
+def test_what_the_quickstart_gives_stands_on_the_page() -> None:
+    given = yaml.safe_load((ROOT / "scripts" / "quickstart.yaml").read_text("utf-8"))
+    settings = TuneSettings(**given)
+    section = text_of("first-study.md").partition("## What does the demo need?")[2]
+    for name, value in settings.engine_args.items():
+        assert f"| `{name}={str(value).lower()}` |" in section
+    assert f"{settings.trials} trials" in (ROOT / "README.md").read_text("utf-8")
+
+
 def environment_names() -> set[str]:
     """Return the upper-case strings of all modules that look at the environment."""
     found = set()

@@ -29,7 +29,7 @@ from autotune.study.session import (
     read_traffic,
 )
 from autotune.study.single import Follower
-from autotune.traffic.inspect import MODEL_LEN_MULTIPLE
+from autotune.traffic.inspect import enough_model_len
 from autotune.traffic.model import Trace
 
 _NAME = "doctor"
@@ -179,9 +179,7 @@ def _traffic(
     trace: Trace, engine: Engine, pool: KvPool | EngineDecides, context: int | None
 ) -> Traffic:
     longest = trace.longest_request
-    enough = -(-longest // MODEL_LEN_MULTIPLE) * MODEL_LEN_MULTIPLE
-    if context is not None and longest <= context:
-        enough = min(enough, context)
+    enough = enough_model_len(longest, model_allows=context)
     need = peak_need(
         trace,
         max_num_seqs=engine.number("max_num_seqs"),

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from autotune.engine.protocol import MODEL_FAULT, TrialFailed
 from autotune.engine.run_folder import end_left_over
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
+from autotune.hardware.config_file import load_config
+from autotune.hardware.model_shape import EngineDecides, read_shape
 from autotune.lease import device_lock, lease
 from autotune.settings import TuneSettings
 from autotune.traffic.fit import fitted
@@ -42,6 +44,15 @@ _MODEL_HINT = (
     "--model is a folder with a config.json, or a hub name, of an architecture that the "
     "installed vLLM and Transformers know"
 )
+
+
+# And of a max_model_len beyond what the model was made for.
+_DERIVED = "greater than the derived max_model_len"
+_LENGTH_HINT = (
+    "give the model's own limit or less; --too-long skip or truncate is for requests beyond it"
+)
+
+_LONGEST_LINE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,10 @@ def fit_traffic(traffic: Traffic, settings: TuneSettings, max_model_len: int) ->
         TraceError: requests are too long and may not be changed, or none is left.
         ObjectiveError: the budget names a class that is no more.
     """
-    trace = fitted(traffic.trace, max_model_len, settings.too_long)
+    allows = None
+    if traffic.trace.longest_request > max_model_len:
+        allows = _model_allows(settings)
+    trace = fitted(traffic.trace, max_model_len, settings.too_long, model_allows=allows)
     if trace is traffic.trace:
         return traffic
     classes = traffic.classes
@@ -88,6 +102,14 @@ def fit_traffic(traffic: Traffic, settings: TuneSettings, max_model_len: int) ->
         classes = default_classes(trace.input_lengths)
         check_classes(traffic.budget, classes)
     return Traffic(trace, traffic.budget, classes)
+
+
+def _model_allows(settings: TuneSettings) -> int | None:
+    """Return the longest request that the model's config allows, None if it does not say."""
+    with suppress(EnvironmentFault, UsageError):
+        shape = read_shape(load_config(str(resolve_model(settings.model)), ask_hub=False))
+        return None if isinstance(shape, EngineDecides) else shape.context_tokens
+    return None
 
 
 def study_name(settings: TuneSettings) -> str:
@@ -178,7 +200,9 @@ def _refusal(
         return _unknown_argument(unknown[0], known)
     return UsageError(
         f"vLLM refuses the engine arguments: {one_line(error)}",
-        hint="look at the --engine-arg values, and whether --model is the right one",
+        hint=_LENGTH_HINT
+        if _DERIVED in error
+        else "look at the --engine-arg values, and whether --model is the right one",
     )
 
 
@@ -218,4 +242,8 @@ def one_line(text: str) -> str:
     """Return the part of a long message that says what is wrong."""
     lines = [line for line in text.splitlines() if line.strip()]
     asserted = [line for line in lines if line.strip().startswith("Assertion failed")]
-    return telling_line(asserted or lines or [""]).strip()[:400]
+    line = telling_line(asserted or lines or [""]).strip()
+    if len(line) <= _LONGEST_LINE:
+        return line
+    # Whole words, unless there is none.
+    return f"{line[:_LONGEST_LINE].rpartition(' ')[0] or line[:_LONGEST_LINE]} …"

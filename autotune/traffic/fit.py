@@ -6,10 +6,13 @@ from dataclasses import replace
 
 from autotune.errors import TraceError
 from autotune.settings import TooLong
+from autotune.traffic.inspect import enough_model_len
 from autotune.traffic.model import ReadNotes, Trace, TraceRequest, blocks_of
 
 
-def fitted(trace: Trace, max_model_len: int, policy: TooLong) -> Trace:
+def fitted(
+    trace: Trace, max_model_len: int, policy: TooLong, *, model_allows: int | None = None
+) -> Trace:
     """Return traffic whose prompts fit into ``max_model_len`` together with their outputs.
 
     Arrivals stay as they are. A request that is truncated keeps its output, and its prompt
@@ -20,6 +23,7 @@ def fitted(trace: Trace, max_model_len: int, policy: TooLong) -> Trace:
         trace: the traffic; returned as it is if everything fits.
         max_model_len: of the engine, in tokens.
         policy: ``error`` refuses, ``skip`` leaves out, ``truncate`` cuts.
+        model_allows: the model's own limit, so that no hint goes beyond it; None if unknown.
 
     Raises:
         TraceError: something is too long and the policy is ``error``, or nothing is left.
@@ -32,8 +36,8 @@ def fitted(trace: Trace, max_model_len: int, policy: TooLong) -> Trace:
         raise TraceError(
             f"{too_long} of {len(trace.requests)} requests are longer than the engine's "
             f"max_model_len of {max_model_len}; the longest has {trace.longest_request} tokens",
-            hint=f"add --engine-arg max_model_len={trace.longest_request}, leave them out with "
-            "--too-long skip, or cut them with --too-long truncate",
+            hint=f"{_longer(trace, model_allows)}leave them out with --too-long skip, or cut them "
+            "with --too-long truncate",
         )
     notes = replace(trace.notes, max_model_len=max_model_len)
     if policy == "skip":
@@ -47,6 +51,14 @@ def fitted(trace: Trace, max_model_len: int, policy: TooLong) -> Trace:
         else []
     )
     return _rebuilt(trace, cut, replace(notes, truncated=notes.truncated + too_long))
+
+
+def _longer(trace: Trace, model_allows: int | None) -> str:
+    """Return the beginning of a hint: the ``max_model_len`` that is enough, if it can be had."""
+    if model_allows is not None and model_allows < trace.longest_request:
+        return f"the model allows no more than {model_allows}: "
+    enough = enough_model_len(trace.longest_request, model_allows=model_allows)
+    return f"give --engine-arg max_model_len={enough}, "
 
 
 def _truncated(request: TraceRequest, max_model_len: int, block_size: int) -> TraceRequest:
@@ -68,6 +80,6 @@ def _rebuilt(trace: Trace, requests: list[TraceRequest], notes: ReadNotes) -> Tr
     if not requests:
         raise TraceError(
             f"{trace.meta.source}: no request fits into max_model_len {notes.max_model_len}",
-            hint=f"add --engine-arg max_model_len={trace.longest_request}",
+            hint=f"give --engine-arg max_model_len={enough_model_len(trace.longest_request)}",
         )
     return trace.with_requests(requests, notes)

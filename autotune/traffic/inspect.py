@@ -110,13 +110,25 @@ def describe(
         prompt=_length_stats(trace.input_lengths),
         output=_length_stats(trace.output_lengths),
         longest_request=trace.longest_request,
-        recommended_max_model_len=-(-trace.longest_request // MODEL_LEN_MULTIPLE)
-        * MODEL_LEN_MULTIPLE,
+        recommended_max_model_len=enough_model_len(trace.longest_request),
         budget_tokens=budget_tokens,
         share_over_budget=float(np.mean(trace.input_lengths > budget_tokens)),
         block_reuse_share=_block_reuse(trace) if trace.meta.prefixes_known else None,
         classes=tuple(_class_stats(trace, each) for each in chosen),
     )
+
+
+def enough_model_len(longest_request: int, *, model_allows: int | None = None) -> int:
+    """Return a ``max_model_len`` that holds the longest request, rounded up where it may be.
+
+    Args:
+        longest_request: in tokens, prompt and output.
+        model_allows: the model's own limit, None if unknown; below the request it has no say.
+    """
+    rounded = -(-longest_request // MODEL_LEN_MULTIPLE) * MODEL_LEN_MULTIPLE
+    if model_allows is None or model_allows < longest_request:
+        return rounded
+    return min(rounded, model_allows)
 
 
 def chunking_sentence(summary: TraceSummary) -> str:

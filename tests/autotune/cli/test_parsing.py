@@ -29,7 +29,7 @@ from tests.autotune.cli.conftest import Autotune
         (
             ["tune", "--max-model-len", "8192"],
             "No such option: --max-model-len",
-            "for an argument of vLLM write --engine-arg max_model_len=VALUE; `autotune tune --help`",
+            "for an argument of vLLM write --engine-arg max_model_len=VALUE; `autotune tune",
         ),
         (["best", "--max-model-len", "8192"], "--max-model-len", "`autotune best --help` shows"),
         (

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from autotune.study.session import (
     read_traffic,
     study_name,
 )
+from autotune.traffic.synth import synthesize
 from objectives.errors import ObjectiveError
 from tests.autotune.study.scripted import DESCRIPTION, settings_of
 
@@ -129,6 +131,19 @@ def test_requests_that_are_too_long_are_dealt_with_once_the_engine_is_known() ->
         fit_traffic(traffic, settings_of(trace="demo:mixed"), 1000)
 
 
+def test_requests_that_the_model_itself_refuses_are_not_to_be_allowed() -> None:
+    settings = settings_of(trace="demo:mixed", model="demo:tiny-llama")
+    traffic = read_traffic(settings)
+    longest = traffic.trace.longest_request
+    beyond = replace(traffic, trace=synthesize("long_documents", rate=1, duration_s=99))
+    with pytest.raises(TraceError) as caught:
+        fit_traffic(beyond, settings, 8192)
+    assert caught.value.hint.startswith("the model allows no more than 8192: leave them out")
+    with pytest.raises(TraceError) as caught:
+        fit_traffic(traffic, settings, 1024)
+    assert f"max_model_len={-(-longest // 64) * 64}, " in caught.value.hint
+
+
 def test_classes_that_were_given_stay() -> None:
     settings = settings_of(trace="demo:mixed", too_long="skip", classes="long:1000-")
     traffic = read_traffic(settings)
@@ -200,6 +215,16 @@ def test_a_refusal_is_told_in_one_line() -> None:
     assert caught.value.hint
 
 
+def test_a_length_beyond_the_model_has_a_hint_of_its_own() -> None:
+    error = (
+        "Value error, User-specified max_model_len (12074) is greater than the derived "
+        "max_model_len (max_position_embeddings=8192). To allow overriding this maximum, set x."
+    )
+    with pytest.raises(UsageError) as caught:
+        described(Validator(error))
+    assert "--too-long skip" in caught.value.hint
+
+
 def test_a_missing_vllm_has_a_way_out() -> None:
     with pytest.raises(EnvironmentFault) as caught:
         described(Validator(fails="ModuleNotFoundError: No module named 'vllm'"))
@@ -216,7 +241,13 @@ def test_a_model_that_does_not_load_has_a_log() -> None:
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("", ""), ("\n a \n b", "a"), ("x\n  Assertion failed, y", "Assertion failed, y")],
+    [
+        ("", ""),
+        ("\n a \n b", "a"),
+        ("x\n  Assertion failed, y", "Assertion failed, y"),
+        ("word " * 99, "word " * 80 + "…"),
+        ("w" * 500, "w" * 400 + " …"),
+    ],
 )
 def test_one_line_of_many(text: str, line: str) -> None:
     assert one_line(text) == line

@@ -26,6 +26,20 @@ def test_an_error_names_the_ways_out() -> None:
         assert way in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("model_allows", "hint"),
+    [
+        (None, "give --engine-arg max_model_len=1600, leave them out"),
+        (1599, "the model allows no more than 1599: leave them out"),
+        (1600, "give --engine-arg max_model_len=1600, leave them out"),
+    ],
+)
+def test_no_hint_goes_beyond_the_model(model_allows: int | None, hint: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        fitted(trace(SHORT, LONG), 800, "error", model_allows=model_allows)
+    assert caught.value.hint.startswith(hint)
+
+
 def test_skip_leaves_out_and_counts() -> None:
     fit = fitted(trace(SHORT, LONG, request(2.0)), 1599, "skip")
     assert [r.timestamp_ms for r in fit.requests] == [0.0, 2000.0]
@@ -49,7 +63,7 @@ def test_an_output_that_leaves_no_room_is_cut_as_well() -> None:
 def test_nothing_left_is_refused(policy: str) -> None:
     with pytest.raises(TraceError, match="test: no request fits into max_model_len 1") as caught:
         fitted(trace(SHORT), 1, "skip" if policy == "skip" else "truncate")
-    assert caught.value.hint == "add --engine-arg max_model_len=110"
+    assert caught.value.hint == "give --engine-arg max_model_len=128"
 
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=12)
