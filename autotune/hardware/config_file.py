@@ -16,11 +16,16 @@ _IS_IT_ONE = "is it a config.json of a model?"
 _NAME_A_FOLDER = "name a folder with a config.json, demo:tiny-llama, or a model of the hub"
 
 
-def load_config(model: str) -> dict[str, Any]:
+def load_config(model: str, *, ask_hub: bool = True) -> dict[str, Any]:
     """Return the config of a model folder, else of a model of the Hugging Face hub.
 
-    The hub's local cache is asked first where the hub cannot be reached, or may not be
-    (``HF_HUB_OFFLINE``).
+    The hub is asked once. Where it has no answer, or may not be asked (``HF_HUB_OFFLINE``), its
+    local cache is; so it is for what looks like a path: more than one slash, a dot in front, or
+    a folder here that the name begins with.
+
+    Args:
+        model: a folder or the name of a model.
+        ask_hub: False for the local cache alone.
 
     Raises:
         UsageError: the name cannot be that of a model.
@@ -28,7 +33,8 @@ def load_config(model: str) -> dict[str, Any]:
     """
     if not model.strip():
         raise UsageError("the model has no name", hint=_NAME_A_FOLDER)
-    return _read(_in_folder(Path(model)) or _from_hub(model))
+    folder = _in_folder(Path(model))
+    return _read(folder or _from_hub(model, ask=ask_hub and not _looks_like_path(model)))
 
 
 def _in_folder(folder: Path) -> Path | None:
@@ -46,22 +52,45 @@ def _in_folder(folder: Path) -> Path | None:
     return folder / CONFIG_NAME if is_folder else None
 
 
-def _from_hub(model: str) -> Path:
+def _looks_like_path(model: str) -> bool:
+    """Whether a name that is no folder was meant as one."""
+    first, slash, rest = model.partition("/")
+    if not slash:
+        return False
+    return first in ("", ".", "..", "~") or not rest or "/" in rest or Path(first).is_dir()
+
+
+def _from_hub(model: str, *, ask: bool) -> Path:
     try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
     except ImportError as error:
         raise EnvironmentFault(
             f"there is no folder {model}, and no huggingface_hub here to look {model} up with",
             hint=_NAME_A_FOLDER,
         ) from error
+    # Its HTTP client, and the errors of that, differ between versions.
+    bases = (each for each in HfHubHTTPError.__bases__ if issubclass(each, Exception))
+    without_answer: tuple[type[Exception], ...] = (OSError, *bases)
     try:
-        return Path(hf_hub_download(model, CONFIG_NAME))
+        if ask:
+            try:
+                # Downloading would ask a hub that does not answer for half a minute.
+                get_hf_file_metadata(hf_hub_url(model, CONFIG_NAME))
+            except without_answer:
+                ask = False
+        return Path(hf_hub_download(model, CONFIG_NAME, local_files_only=not ask))
     except ValueError as error:
         raise EnvironmentFault(
             f"there is no folder {model}, and the hub has no such names", hint=_NAME_A_FOLDER
         ) from error
     except (OSError, EntryNotFoundError) as error:
+        if _looks_like_path(model):
+            raise EnvironmentFault(
+                f"there is no folder {model}, and no such model in the hub's cache",
+                hint="check the path; the hub itself is asked for NAME or OWNER/NAME where no "
+                "folder OWNER is here",
+            ) from error
         raise EnvironmentFault(
             f"there is no folder {model}, and no {CONFIG_NAME} of {model} in the hub's cache or "
             "to be had from the hub",

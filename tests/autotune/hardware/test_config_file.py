@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import huggingface_hub
 import pytest
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
 
 from autotune.errors import EnvironmentFault, UsageError
 from autotune.hardware.config_file import load_config
@@ -66,39 +69,77 @@ def test_no_name_is_no_model() -> None:
         load_config(" ")
 
 
-def test_the_hub_is_asked_for_what_is_no_folder(
+class Hub:
+    """A hub that answers or fails, with a cache that has a file or not."""
+
+    def __init__(self, *, answer: Exception | None = None, cached: Path | None = None) -> None:
+        self._answer = answer
+        self._cached = cached
+        self.asked: list[str] = []
+        self.downloaded: list[tuple[str, str, bool]] = []
+
+    def metadata(self, url: str) -> None:
+        self.asked.append(url)
+        if self._answer is not None:
+            raise self._answer
+
+    def download(self, model: str, name: str, *, local_files_only: bool) -> str:
+        self.downloaded.append((model, name, local_files_only))
+        if self._cached is None:
+            raise LocalEntryNotFoundError("not in the cache")
+        return str(self._cached)
+
+
+def with_hub(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Hub:
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", hub.metadata)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hub.download)
+    return hub
+
+
+NO_NETWORK = type("ConnectError", HfHubHTTPError.__bases__[:1], {})("no route to host")
+
+
+def test_the_hub_is_asked_once_for_what_is_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
-    asked = []
-
-    def download(model: str, name: str) -> str:
-        asked.append((model, name))
-        return str(path)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    folder_with(tmp_path, '{"model_type": "llama"}')
+    hub = with_hub(monkeypatch, Hub(cached=tmp_path / "config.json"))
     assert load_config("org/model") == {"model_type": "llama"}
-    assert asked == [("org/model", "config.json")]
+    assert [url.endswith("/org/model/resolve/main/config.json") for url in hub.asked] == [True]
+    assert hub.downloaded == [("org/model", "config.json", False)]
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (LocalEntryNotFoundError("not in the cache"), "in the hub's cache"),
-        (HFValidationError("two slashes"), "the hub has no such names"),
-    ],
-)
-def test_what_the_hub_does_not_have_is_a_fault(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+@pytest.mark.parametrize("answer", [NO_NETWORK, OfflineModeIsEnabled("offline")])
+def test_where_the_hub_does_not_answer_its_cache_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Exception
 ) -> None:
-    def download(model: str, name: str) -> str:
-        raise error
+    folder_with(tmp_path, '{"model_type": "llama"}')
+    hub = with_hub(monkeypatch, Hub(answer=answer, cached=tmp_path / "config.json"))
+    assert load_config("org/model") == {"model_type": "llama"}
+    assert hub.downloaded == [("org/model", "config.json", True)]
+    assert load_config("org/model", ask_hub=False) == {"model_type": "llama"}
+    assert len(hub.asked) == 1
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    with pytest.raises(EnvironmentFault, match=message) as caught:
+
+def test_what_neither_hub_nor_cache_has_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = with_hub(monkeypatch, Hub(answer=NO_NETWORK))
+    with pytest.raises(EnvironmentFault, match="in the hub's cache or to be had") as caught:
         load_config("org/model")
-    assert caught.value.hint
+    assert "HF_TOKEN" in caught.value.hint
+    assert len(hub.asked) == 1
+
+
+@pytest.mark.parametrize("name", ["./none", "/none", "../none/x", "~/none", "none/", "here/none"])
+def test_the_hub_is_not_asked_for_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here").mkdir()
+    hub = with_hub(monkeypatch, Hub())
+    with pytest.raises(EnvironmentFault, match="there is no folder") as caught:
+        load_config(name)
+    assert "check the path" in caught.value.hint
+    assert hub.asked == []
 
 
 def test_without_the_hubs_library_a_folder_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
