@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -57,6 +58,15 @@ class Process:
         with contextlib.suppress(OSError):
             return (_PROC / str(self.pid) / "comm").read_text(errors="replace").strip()
         return ""
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When it started, ended or not; None where the kernel does not say when it came up."""
+        with contextlib.suppress(OSError, StopIteration):
+            lines = (_PROC / "stat").read_text(encoding="ascii").splitlines()
+            up = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+            return datetime.fromtimestamp(up + self.started / os.sysconf("SC_CLK_TCK"), UTC)
+        return None
 
     @property
     def deaf(self) -> bool:

@@ -41,9 +41,20 @@ _UNRECORDED_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What a run that was cut short had left, and what has been ended and removed."""
+    """What a run that was cut short had left, and what has been ended and removed.
 
+    Attributes:
+        folder: of the run.
+        controller: of the run, None if its record could not be read.
+        processes: that were ended.
+        names: what they called themselves, in the same order.
+        segments: shared memory that was unlinked.
+    """
+
+    folder: Path
+    controller: Process | None
     processes: tuple[Process, ...]
+    names: tuple[str, ...]
     segments: tuple[Path, ...]
 
 
@@ -137,12 +148,16 @@ class RunFolder:
 
     def end_all(self) -> Remains:
         """End every process of the run but its janitor, and unlink its shared memory."""
-        running = self.running()
+        running = sorted(self.running())
+        names = tuple(each.name for each in running)
         segments = self._segments.union(*(each.segments() for each in running))
         end_processes(self.running)
         self.remove_stale_sockets()
         return Remains(
-            processes=tuple(sorted(running)),
+            folder=self.path,
+            controller=self._controller,
+            processes=tuple(running),
+            names=names,
             segments=tuple(unlink_unused(segments)),
         )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.failures import telling_line
 from autotune.engine.protocol import MODEL_FAULT, TrialFailed
-from autotune.engine.run_folder import end_left_over
+from autotune.engine.run_folder import Remains, end_left_over
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
 from autotune.hardware.config_file import load_config
@@ -132,11 +132,27 @@ def log_folder(settings: TuneSettings, name: str) -> Path:
 def end_earlier_runs(say: Callable[[str], None]) -> None:
     """End what killed runs of this user have left on this machine, and say so."""
     for remains in end_left_over():
-        pids = ", ".join(str(process.pid) for process in remains.processes) or "none"
-        say(
-            f"a run that was killed had left something: ended processes {pids}, "
-            f"removed {len(remains.segments)} segments of shared memory"
+        say(_remains_words(remains))
+
+
+def _remains_words(remains: Remains) -> str:
+    """Say whose the remains were, so that nobody fears for processes of their own."""
+    controller = remains.controller
+    whose = "an earlier run of autotune, yours by its owner, had left something"
+    if controller is not None:
+        began = controller.started_at
+        since = "" if began is None else f", started {began:%Y-%m-%d %H:%M} UTC"
+        whose = (
+            f"your earlier run of autotune (process {controller.pid}{since}) was killed and had "
+            "left something"
         )
+    ended = [
+        f"{each.pid} ({name})" for each, name in zip(remains.processes, remains.names, strict=True)
+    ]
+    done = [f"ended its processes {', '.join(ended)}"] if ended else []
+    if count := len(remains.segments):
+        done.append(f"removed {count} {'segment' if count == 1 else 'segments'} of shared memory")
+    return f"{whose} in {remains.folder}: {', '.join(done)}"
 
 
 def open_supervisor(settings: TuneSettings, name: str) -> Supervisor:

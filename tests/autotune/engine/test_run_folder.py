@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,13 @@ def test_the_next_run_ends_what_a_killed_controller_has_left(tmp_path: Path) -> 
     assert RunFolder.found(path).abandoned
     (remains,) = end_left_over(tmp_path)
     assert [process.pid for process in remains.processes] == [child]
+    (name,) = remains.names
+    assert name.startswith("python")
+    assert remains.folder == path
+    assert remains.controller is not None
+    assert remains.controller.pid == controller.pid
+    age = datetime.now(UTC) - (remains.controller.started_at or datetime.min.replace(tzinfo=UTC))
+    assert timedelta(seconds=-2) < age < timedelta(minutes=5)
     assert list(tmp_path.iterdir()) == []
     assert end_left_over(tmp_path) == []
 

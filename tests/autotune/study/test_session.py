@@ -9,9 +9,12 @@ from typing import Any, cast
 import pytest
 
 from autotune import lease
+from autotune.engine.processes import Process
 from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.run_folder import Remains
 from autotune.engine.supervisor import Description, Supervisor
 from autotune.errors import EnvironmentFault, LeaseHeld, TraceError, UsageError
+from autotune.study import session
 from autotune.study.session import (
     describe_engine,
     device_lease,
@@ -267,6 +270,29 @@ def test_a_model_that_cannot_be_loaded_is_no_usage_error(said: str) -> None:
     assert caught.value.message in said
     assert caught.value.hint.startswith("--model is a folder with a config.json")
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_ended_of_an_earlier_run_is_named(
+    monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    remains = Remains(
+        folder=Path("/tmp/vllm-autotune-run-x"),
+        controller=Process(77, 1) if known else None,
+        processes=(Process(78, 2), Process(79, 3)),
+        names=("VLLM::EngineCor", "python3"),
+        segments=(Path("/dev/shm/psm_1"),),
+    )
+    monkeypatch.setattr(session, "end_left_over", lambda: [remains])
+    said: list[str] = []
+    session.end_earlier_runs(said.append)
+    (line,) = said
+    assert "earlier run of autotune" in line
+    assert ("process 77, started " in line) == known
+    assert line.endswith(
+        "had left something in /tmp/vllm-autotune-run-x: ended its processes "
+        "78 (VLLM::EngineCor), 79 (python3), removed 1 segment of shared memory"
+    )
 
 
 def test_each_gpu_is_held_by_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
