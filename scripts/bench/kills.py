@@ -327,6 +327,9 @@ def main() -> None:
     parser.add_argument("--engine", type=shlex.split, default=DEMO, help="options of tune")
     given = parser.parse_args()
     rng = random.Random(given.seed)  # noqa: S311 - instants, not secrets.
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        # What a background job or nohup ignores, the command line would ignore as well.
+        signal.signal(signum, signal.SIG_DFL)
     done = []
     for name in given.signals.split(","):
         signum = signal.Signals[f"SIG{name}"]
