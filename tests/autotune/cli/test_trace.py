@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from autotune.cli.trace import ScenarioName, TraceFormat, app
 from autotune.demo import resolve_trace
-from autotune.errors import UsageError
+from autotune.errors import TraceError, UsageError
 from autotune.traffic.formats import FORMATS
 from autotune.traffic.formats.native import meta_path
 from autotune.traffic.scenarios import SCENARIOS
@@ -56,7 +56,7 @@ def test_import_writes_a_trace_and_says_what_it_left_out(azure: Path, tmp_path: 
 
 def test_import_obeys_the_format(azure: Path, tmp_path: Path) -> None:
     error = failure("import", azure, tmp_path / "a.jsonl", "--format", "native")
-    assert error.exit_code == 2
+    assert isinstance(error, TraceError)
     assert "azure.csv:1: " in error.message
     assert not (tmp_path / "a.jsonl").exists()
 
@@ -90,7 +90,7 @@ def test_inspect_refuses_what_is_no_class() -> None:
 
 def test_inspect_names_a_missing_trace(tmp_path: Path) -> None:
     error = failure("inspect", tmp_path / "a.jsonl")
-    assert error.exit_code == 2
+    assert isinstance(error, TraceError)
     assert "No such file" in error.message
 
 
@@ -159,7 +159,7 @@ def test_no_command_replaces_a_pipe(azure: Path, tmp_path: Path, command: str) -
         "synth": [pipe, "--scenario", "mixed", "--rate", "1", "--duration", "5"],
     }
     error = failure(command, *arguments[command])
-    assert error.exit_code == 2
+    assert isinstance(error, UsageError)
     assert error.message == f"{pipe}: is no regular file"
     assert pipe.is_fifo()
 
