@@ -287,7 +287,10 @@ class Controller:
                 f"{count} trials in a row failed with {failure_class}: {evidence}",
                 hint=f"the engine's own words are in {rows[-1].log_path}",
             )
-        if rows[-1].phase == "baseline" and retry(rows) is None:
+        if (
+            rows[-1].phase == "baseline"
+            and retry([r for r in rows if r.phase == "baseline"]) is None
+        ):
             raise EnvironmentFault(
                 f"the baseline does not run here ({failure_class}): {evidence}",
                 hint=f"the engine's own words are in {rows[-1].log_path}",

@@ -195,7 +195,10 @@ def _judge_again(
         raise
     if rejudged:
         budget = job.budget.text or "no budget"
-        watcher.say(f"judged {len(rejudged)} earlier trials again, by {budget}")
+        watcher.say(
+            f"judged again, by {budget}: {len(rejudged)} earlier trials, all that another budget "
+            "had judged"
+        )
 
 
 @contextmanager

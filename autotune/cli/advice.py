@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cli.changes import moved, others_moved, relative, trade
 from autotune.cli.tables import limits
-from objectives.limits import Budget
 from objectives.statistics import requests_needed
 
 if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
     from objectives.limits import Limit
+    from storage.records import StudyState
 
 MORE_TRIALS = 8
 """How many further trials are proposed: enough for a few cells and their repeats."""
-
-_DIGITS = 2
 
 
 def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]:
@@ -52,8 +48,13 @@ def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]
     ], other
 
 
-def next_lines(judgement: Judgement) -> list[str]:
+def next_lines(judgement: Judgement, *, state: StudyState = "finished") -> list[str]:
     """Return what to do now, the likeliest first, one sentence a line."""
+    if state == "running":
+        so_far = "This is what the trials so far say, and the study has not ended."
+        return [f"{so_far} If it was killed, the same command goes on from here."]
+    if state == "interrupted":
+        return ["Next: the same command, which goes on from here: the study was cut short."]
     return list(_lines(judgement))
 
 
@@ -77,9 +78,11 @@ def _lines(judgement: Judgement) -> Iterator[str]:
 
 
 def _go_on(judgement: Judgement, chosen: Cell) -> Iterator[str]:
+    if judgement.too_noisy:
+        yield "Next: a quieter machine, or a longer --window of the trace, either as a new study."
     yield (
-        f"Next: the same command with --trials raised by {MORE_TRIALS}: it keeps these trials and "
-        f"adds {MORE_TRIALS}."
+        f"{'Or' if judgement.too_noisy else 'Next:'} the same command with --trials raised by "
+        f"{MORE_TRIALS}: it keeps these trials and adds {MORE_TRIALS}."
     )
     if len(judgement.cells) > 1:
         yield (
@@ -123,27 +126,9 @@ def _loosen(judgement: Judgement) -> Iterator[str]:
         # The engine's log says more than any other budget would.
         return
     yield f"Next: the same command with --trials raised by {MORE_TRIALS}, to search on."
-    budget = _met_by(judgement.budget, nearest)
-    if budget is not None:
+    if judgement.loosened is not None:
         yield (
-            f"Or with --budget '{budget.text}', which {limits(nearest.candidate)} meets: these "
-            "trials are judged again in seconds."
+            f"Or with --budget '{judgement.loosened.text}', which {limits(nearest.candidate)} "
+            "meets: these trials are judged again, without an engine."
         )
     yield "Or lighten the load, or give the model more hardware."
-
-
-def _met_by(budget: Budget, cell: Cell) -> Budget | None:
-    """Return the budget with each limit that the cell breaks rounded up to what it meets."""
-    loosened = []
-    for limit in budget.limits:
-        value = cell.metrics.get(limit.key)
-        if value is None or not math.isfinite(value) or limit.limit_ms is None:
-            return None
-        met = limit.limit_ms if value <= limit.limit_ms else _rounded_up(value)
-        loosened.append(replace(limit, limit_ms=met))
-    return Budget(tuple(loosened))
-
-
-def _rounded_up(value: float) -> float:
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
-    return round(math.ceil(value / unit) * unit, 6)

@@ -58,7 +58,7 @@ def best(
             f"study {view.study.name!r} has no finished trial yet",
             hint="autotune trials shows what happened",
         )
-    lines = verdict_lines(judgement)
+    lines = verdict_lines(judgement, state=view.study.state)
     if judgement.chosen is None:
         raise NothingFeasible(lines[0], hint=" ".join(lines[1:]))
     text = render(

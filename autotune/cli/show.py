@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli.options import Format, OutputFormat, Storage, StudyName
-from autotune.cli.tables import figure, limits
+from autotune.cli.tables import figure, limits, plain_line
 
 if TYPE_CHECKING:
     from autotune.study.view import StudyView
+    from objectives.limits import Budget
     from storage.records import TrialRecord
+
+_UNITS = {
+    "goodput": "requests/s",
+    "request_throughput": "requests/s",
+    "output_throughput": "tokens/s",
+    "total_token_throughput": "tokens/s",
+    "tokens_per_busy_s": "tokens/s",
+    "utilization": "of the best trial's rate",
+}
 
 
 def show(
@@ -52,15 +62,16 @@ def show(
         body = {"study": view.study.name, "state": view.study.state, "verdict": verdict}
         typer.echo(json.dumps(plain(body, name="verdict"), indent=2, allow_nan=False))
     elif view.judgement is None:
-        typer.echo(f"Study {view.study.name!r} has no finished trial yet.")
+        typer.echo(f"Study {plain_line(view.study.name)!r} has no finished trial yet.")
     else:
-        typer.echo("\n".join([state_line(view), *verdict_lines(view.judgement)]))
+        lines = verdict_lines(view.judgement, state=view.study.state)
+        typer.echo("\n".join([state_line(view), *lines]))
 
 
 def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputFormat) -> None:
     import json
 
-    from autotune.study.view import trial_json
+    from autotune.study.view import absolute_budget, trial_json
     from storage.codec import plain
 
     body = {**trial_json(view, record), "engine": record.engine, "intervals": record.intervals}
@@ -68,18 +79,40 @@ def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputForma
         typer.echo(json.dumps(plain(body, name="trial"), indent=2, allow_nan=False))
         return
     typer.echo(
-        f"Trial {record.number}: {limits(record.candidate)}, {record.phase}, {record.state}"
+        f"Trial {record.number} of study {plain_line(view.study.name)!r}: "
+        f"{limits(record.candidate)}, {record.phase}, {record.state}"
     )
     if record.failure_class is not None:
         typer.echo(f"{record.failure_class}: {record.failure_evidence}")
     if record.diagnosis is not None:
         knob = record.diagnosis["next_knob"] or "nothing to move"
         typer.echo(f"{record.diagnosis['code']}: {record.diagnosis['reason']}; {knob}.")
+    budget = absolute_budget(view.study, view.trials)
+    if budget is not None:
+        for line in limit_lines(record, budget):
+            typer.echo(line)
     for line in metric_lines(body["metrics"] or {}, record.intervals or {}):
         typer.echo(line)
     for name, seconds in (record.timings or {}).items():
-        typer.echo(f"{name:24}{_shown(seconds):>10}")
+        typer.echo(f"{name:24}{figure(seconds, 3):>10} s")
     typer.echo(f"engine log: {record.log_path}")
+
+
+def limit_lines(record: TrialRecord, budget: Budget) -> list[str]:
+    """Return how a trial's own values and their upper bounds stand to each limit."""
+    if not record.metrics or not budget.limits:
+        return []
+    lines = []
+    for limit in budget.limits:
+        value = record.metrics.get(limit.key)
+        upper = (record.intervals or {}).get(limit.key, (None, None))[1]
+        met = "broken" if value is None or value > (limit.limit_ms or 0.0) else "met"
+        bound = "no upper bound" if upper is None else f"at most {figure(upper)} with 95 %"
+        lines.append(
+            f"{limit.key}: {figure(value)} ms of {figure(limit.limit_ms)}, {met} ({bound})"
+        )
+    failed = int((record.engine or {}).get("failed_requests", 0))
+    return lines + ([f"failed requests: {failed}, which breaks any budget"] if failed else [])
 
 
 def metric_lines(
@@ -109,8 +142,7 @@ def metric_lines(
         cells = [*(metrics.get(name) for name in names), upper]
         lines.append(f"{kind:24}" + "".join(f"{figure(value):>10}" for value in cells))
     others = [name for name, (head, _, _) in split.items() if f"{head}_p95" not in metrics]
-    return lines + [f"{name:24}{figure(metrics[name], 3):>10}" for name in sorted(others)]
-
-
-def _shown(value: float | None) -> str:
-    return figure(value, 3)
+    return lines + [
+        f"{name:24}{figure(metrics[name], 3):>10} {_UNITS.get(name, '')}".rstrip()
+        for name in sorted(others)
+    ]

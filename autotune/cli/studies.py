@@ -13,7 +13,7 @@ def studies(*, storage: Storage = None, output_format: Format = OutputFormat.TAB
 
     import typer
 
-    from autotune.cli.tables import console, plain_line
+    from autotune.cli.tables import console, plain_line, ruled
     from storage.database import resolve_url
     from storage.repository import open_repository
 
@@ -22,11 +22,22 @@ def studies(*, storage: Storage = None, output_format: Format = OutputFormat.TAB
     if output_format is OutputFormat.JSON:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
-    from rich import box
-    from rich.table import Table
+    rows = [
+        (
+            plain_line(each.name),
+            each.state,
+            ", ".join(f"{count} {state}" for state, count in sorted(each.trials.items())) or "-",
+            _minute(each.updated_at),
+        )
+        for each in found
+    ]
+    screen = console()
+    for line in ruled(("study", "state", "trials", "updated (UTC)"), rows):
+        screen.print(line, soft_wrap=True)
 
-    table = Table("study", "state", "trials", "updated", box=box.SIMPLE_HEAD, pad_edge=False)
-    for each in found:
-        counts = ", ".join(f"{count} {state}" for state, count in sorted(each.trials.items()))
-        table.add_row(plain_line(each.name), each.state, counts, each.updated_at)
-    console().print(table)
+
+def _minute(at: str) -> str:
+    """Return a stored time, which is in UTC, to the minute."""
+    from datetime import UTC, datetime
+
+    return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M")

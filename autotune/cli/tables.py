@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -47,11 +47,29 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def joined(parts: Sequence[str]) -> str:
+    """Return parts as a sentence lists them: ``a, b and c``."""
+    *most, last = parts or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def limits(candidate: Mapping[str, Any]) -> str:
     """Return a candidate in a few characters: ``2048/128`` and further knobs by name."""
     names = ("max_num_batched_tokens", "max_num_seqs")
     rest = [f"{name}={value}" for name, value in candidate.items() if name not in names]
     return " ".join(["/".join(str(candidate[name]) for name in names), *rest])
+
+
+def ruled(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table in lines: a heading, a rule, and columns as wide as they must be."""
+    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        return "  ".join(padded).rstrip()
+
+    rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
+    return [line(heading), rule, *map(line, rows)]
 
 
 def plain_line(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.cli.tables import figure, limits, plain_line
 from autotune.study.view import feasible, headline
+from objectives.budget import margins
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,7 +140,7 @@ class TrialTable:
             **{name: figure(metrics.get(name)) for name in self._latencies},
             _WORK: figure(metrics.get("tokens_per_busy_s"), 0),
             _BUDGET: _met(feasible(budget, trial)),
-            _REMARK: _remark(trial, terse=terse),
+            _REMARK: _remark(trial, budget, terse=terse),
         }
 
     def _line(self, layout: _Layout, cells: dict[str, str]) -> str:
@@ -195,15 +196,25 @@ def _met(keeps: bool | None) -> str:
     return "met" if keeps else "broken"
 
 
-def _remark(trial: TrialRecord, *, terse: bool) -> str:
+def _remark(trial: TrialRecord, budget: Budget | None, *, terse: bool) -> str:
     if trial.failure_class is not None:
         return trial.failure_class if terse else f"{trial.state}: {trial.failure_class}"
     if trial.diagnosis is None:
         return trial.state
-    code = str(trial.diagnosis["code"])
+    # "budget" is the column beside it, and what the user gave.
+    code = str(trial.diagnosis["code"]).replace("budget_bound", "step budget")
     # The column heading is tokens/seqs as well.
     knob = trial.diagnosis["next_knob"].replace("max_num_batched_", "").replace("max_num_", "")
-    return code if terse or not knob else f"{code}: {knob}"
+    against = knob == "raise tokens" and _breaks_gaps(trial, budget)
+    return code if terse or not knob or against else f"{code}: {knob}"
+
+
+def _breaks_gaps(trial: TrialRecord, budget: Budget | None) -> bool:
+    """Whether a limit on the time between tokens is broken, which larger steps only lengthen."""
+    if budget is None or trial.metrics is None:
+        return False
+    broken = margins(budget, trial.metrics)
+    return any((broken[x.key] or 0.0) > 0 for x in budget.limits if x.metric in ("tpot", "itl"))
 
 
 def _broken(name: str) -> list[str]:

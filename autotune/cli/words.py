@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autotune.cli.advice import held_back, next_lines, upper_bound
+from autotune.cli.certainty import certainty_lines, gain_text, largest_spread
 from autotune.cli.changes import against, objective, trade
-from autotune.cli.tables import duration, figure, limits
-from autotune.study.costs import RESAMPLES
-from autotune.study.judgement import CONVERGED_COST
+from autotune.cli.tables import duration, figure, joined, limits, plain_line
+from autotune.study.costs import WORK_COST
 from autotune.study.plan import finished_trials
 from objectives.budget import margins
 from objectives.statistics import requests_needed
@@ -19,20 +21,18 @@ if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
     from autotune.study.view import StudyView
+    from objectives.arrays import F8
     from objectives.limits import Limit
-    from objectives.statistics import Interval
-    from storage.records import TrialRecord
-
-_WORTH_SAYING = 0.05
-"""Per cent of the way from the limits to the best seen that a choice may lose unmentioned."""
+    from storage.records import StudyState, TrialRecord
 
 
-def verdict_lines(judgement: Judgement) -> list[str]:
+def verdict_lines(judgement: Judgement, *, state: StudyState = "finished") -> list[str]:
     """Return the verdict, its reasons and what to do next, one sentence a line.
 
-    The first line says what to deploy, or that there is nothing.
+    The first line says what to deploy, or that there is nothing. A study that has not ended is
+    to be waited for or resumed, whatever its trials say so far.
     """
-    return [*_lines(judgement), *next_lines(judgement)]
+    return [*_lines(judgement), *next_lines(judgement, state=state)]
 
 
 def time_line(trials: Sequence[TrialRecord]) -> str:
@@ -55,7 +55,13 @@ def state_line(view: StudyView) -> str:
     """Return how far a study is."""
     finished = finished_trials(view.trials)
     total = view.study.spec["trials"]
-    return f"Study {view.study.name!r}: {view.study.state}, {finished} of {total} trials."
+    name = f"Study {plain_line(view.study.name)!r}"
+    if finished <= total:
+        return f"{name}: {view.study.state}, {finished} of {total} trials."
+    return (
+        f"{name}: {view.study.state}, {finished} trials. That is more than the {total} asked for, "
+        "since this budget counts replays that another did not."
+    )
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:
@@ -70,26 +76,43 @@ def _lines(judgement: Judgement) -> Iterator[str]:
     yield from held
     if judgement.code == "knee":
         yield from _trades(judgement, shown)
-    yield from _certainty(judgement)
+    yield from _spoilt(judgement)
+    yield from certainty_lines(judgement)
     yield from _left_out(judgement)
 
 
 def _nothing(judgement: Judgement) -> Iterator[str]:
     if not judgement.budget.limits:
         yield from _failed_everywhere(judgement)
+        yield from certainty_lines(judgement)
         return
     yield "Nothing keeps the budget."
     if judgement.nearest is not None:
         cell = judgement.cells[judgement.nearest]
-        values = [
-            f"{limit.key} {figure(cell.metrics.get(limit.key))} ms of {figure(limit.limit_ms)}"
-            for limit in judgement.budget.limits
-        ]
-        if cell.failed_requests:
-            values.append(_failed(cell))
-        yield f"Nearest is {limits(cell.candidate)}: {', '.join(values)}."
+        yield f"Nearest is {limits(cell.candidate)}: {_stand(judgement, cell)}."
         if cell.failed_requests:
             yield _log_says(cell)
+    yield from _spoilt(judgement)
+    yield from certainty_lines(judgement)
+
+
+def _stand(judgement: Judgement, cell: Cell) -> str:
+    """Return how the values of a candidate stand to the limits, those that it breaks first."""
+    sayings: list[tuple[bool, str]] = []
+    for limit in judgement.budget.limits:
+        value = cell.metrics.get(limit.key)
+        if value is None:
+            sayings.append((False, f"{limit.key} has no value"))
+        else:
+            keeps = value <= (limit.limit_ms or 0.0)
+            stands = (
+                f"{figure(value)} ms, {'within' if keeps else 'over'} {figure(limit.limit_ms)}"
+            )
+            sayings.append((keeps, f"{limit.key} {stands}"))
+    parts = [text for _, text in sorted(sayings, key=lambda saying: saying[0])]
+    if cell.failed_requests:
+        parts.insert(0, _failed(cell))
+    return "; ".join(parts)
 
 
 def _failed_everywhere(judgement: Judgement) -> Iterator[str]:
@@ -115,12 +138,24 @@ def _headline(judgement: Judgement, chosen: Cell) -> str:
         return f"Keep what you have: {name} is as good as anything that was tried."
     if len(judgement.cells) == 1:
         return f"Not converged: {name} is the only candidate that was measured."
+    if judgement.too_noisy:
+        return _noisy(judgement, name)
     if judgement.code == "not_converged":
         return f"Not converged: {name} is the best so far, but the study cannot be sure of it."
     return (
         f"The knee is at {name} (max_num_batched_tokens/max_num_seqs): the best compromise that "
         "was measured."
     )
+
+
+def _noisy(judgement: Judgement, name: str) -> str:
+    start = (
+        "Not converged: too noisy to tell. Repeats of one candidate differ "
+        f"{largest_spread(judgement)}, "
+    )
+    if judgement.winner == judgement.baseline:
+        return f"{start}so any other may be better than the baseline {name}, the best so far."
+    return f"{start}so what {name}, the best so far, seemed to gain on the baseline may be noise."
 
 
 def _budget(judgement: Judgement, chosen: Cell) -> Iterator[str]:
@@ -174,21 +209,7 @@ def _against_baseline(judgement: Judgement, chosen: Cell) -> Iterator[str]:
         fault = "breaks the budget" if judgement.budget.limits else "is no alternative"
         yield f"The baseline {fault}: {', '.join(broken)}."
     elif judgement.gain is not None:
-        yield f"All in all it gains {_gain(judgement, judgement.gain)}."
-
-
-def _gain(judgement: Judgement, gain: tuple[float, Interval]) -> str:
-    estimate, bounds = gain
-    sure = ""
-    if bounds.low is not None and bounds.high is not None:
-        sure = f" (90 % interval {100 * bounds.low:.0f} to {100 * bounds.high:.0f} %)"
-    return f"{100 * estimate:.0f} % {_way(judgement)}{sure}"
-
-
-def _way(judgement: Judgement) -> str:
-    """Return what a score of 1 is, as a length: 0 is the best seen in everything."""
-    start = "your limits" if judgement.budget.limits else "twice the best seen"
-    return f"of the way from {start} to the best seen"
+        yield f"All in all it gains {gain_text(judgement, judgement.gain)}."
 
 
 def _trades(judgement: Judgement, shown: int | None) -> Iterator[str]:
@@ -206,43 +227,40 @@ def _trades(judgement: Judgement, shown: int | None) -> Iterator[str]:
         )
 
 
-def _certainty(judgement: Judgement) -> Iterator[str]:
-    certainty = judgement.certainty
-    if certainty is None or judgement.knee is None or len(judgement.cells) == 1:
-        return
-    best = limits(judgement.cells[judgement.knee.cell].candidate)
-    if judgement.code == "keep_default":
-        if judgement.knee.cell != judgement.winner and judgement.gain is not None:
-            gain = _gain(judgement, judgement.gain)
-            yield f"{best} seemed to gain {gain}, which is within the noise."
-        return
-    share = certainty.probability[judgement.knee.cell]
-    rivals = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
-    also = "" if rivals == [best] else f", and {' or '.join(rivals)} in 90 % of them"
-    loss = 100 * certainty.expected_opportunity_cost
-    yield f"How sure: in {share:.0%} of {RESAMPLES} resamples {best} is best{also}."
-    if loss > 100 * CONVERGED_COST:
-        yield (
-            f"That leaves too much at stake: on average {loss:.1f} % {_way(judgement)}; up to "
-            f"{100 * CONVERGED_COST:.0f} % counts as settled."
-        )
-    elif loss >= _WORTH_SAYING:
-        yield (
-            f"If it is not the best after all, little is at stake: on average {loss:.1f} % "
-            f"{_way(judgement)}."
-        )
-
-
 def _left_out(judgement: Judgement) -> Iterator[str]:
+    costs = np.stack([cell.costs for cell in judgement.cells if cell.feasible])
     left = [
-        objective(name)
-        for name, used, ideal in zip(
-            judgement.names, judgement.scores.used, judgement.scores.ideal, strict=True
-        )
-        if not used and math.isfinite(ideal)
+        f"{objective(name)}{_range(name, costs[:, column])}"
+        for column, name in enumerate(judgement.names)
+        if not judgement.scores.used[column] and math.isfinite(judgement.scores.ideal[column])
     ]
     if left:
+        compared = "those that keep the budget" if judgement.budget.limits else "candidates"
         yield (
-            f"Not counted, since candidates differ in it by less than repeats of one do: "
+            f"Not counted, since {compared} differ in it by less than repeats of one do: "
             f"{', '.join(left)}."
         )
+
+
+def _range(name: str, costs: F8) -> str:
+    if name == WORK_COST:
+        return ""
+    return f" ({figure(float(costs.min()))} to {figure(float(costs.max()))} ms)"
+
+
+def _spoilt(judgement: Judgement) -> Iterator[str]:
+    """Say why a candidate of which the table shows a trial that met the budget is not eligible."""
+    if not judgement.budget.limits:
+        return
+    for cell in judgement.cells:
+        if cell.met and not cell.feasible:
+            one = "trial" if len(cell.met) == 1 else "trials"
+            reason = (
+                f"{_failed(cell)} in another of its trials"
+                if cell.failed_requests
+                else f"the mean of its trials {joined(list(map(str, cell.numbers)))} breaks it"
+            )
+            yield (
+                f"{limits(cell.candidate)} met the budget in {one} "
+                f"{joined(list(map(str, cell.met)))} only: {reason}."
+            )

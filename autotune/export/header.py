@@ -7,6 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from autotune.export.document import Export, Interval
 
+_VERDICT_WORDS = {
+    "code": "verdict",
+    # A verdict that keeps the default may have "kept": false, which is about the budget.
+    "kept": "upper bounds keep the budget",
+}
+
 
 def header(export: Export, implied: Mapping[str, object], *, use: str) -> list[str]:
     """Return comment lines; nothing in the values can end a line or hide from the eye."""
@@ -27,7 +33,7 @@ def _facts(export: Export, implied: Mapping[str, object], use: str) -> Iterator[
         yield key, _text(value)
     for key, value in (export.verdict or {}).items():
         if isinstance(value, str | bool | int | float):
-            yield ("verdict" if key == "code" else f"verdict {key}"), _text(value)
+            yield _VERDICT_WORDS.get(key, f"verdict {key}"), _text(value)
     baseline = export.baseline or {}
     for key in export.headline or export.metrics:
         parts = [_text(export.metrics.get(key)), _interval(export.intervals.get(key))]

@@ -46,7 +46,8 @@ def test_trials_as_a_table(
     ran = autotune("trials", "--storage", studies)
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    assert "tokens/seqs" in lines[0]
+    assert lines[0] == "Study 'knee': finished, 6 of 6 trials."
+    assert "tokens/seqs" in lines[1]
     assert any("baseline" in line and "2048/64" in line and "broken" in line for line in lines)
     assert any("infeasible: oom_start" in line for line in lines)
     assert sum("* " in line for line in lines) >= 1
@@ -103,8 +104,11 @@ def test_studies_are_listed_the_latest_first(autotune: Autotune, studies: str) -
     ran = autotune("studies", "--storage", studies)
     assert (ran.code, ran.err) == (0, "")
     (line,) = (line for line in ran.out.splitlines() if "knee" in line)
-    assert "finished" in line
-    assert "5 complete, 1 infeasible" in line
+    assert line.startswith("knee   finished  5 complete, 1 infeasible  20")
+    assert ran.out.splitlines()[:2] == [
+        "study  state     trials                    updated (UTC)",
+        "─" * 59,
+    ]
 
 
 def test_show_says_the_verdict(autotune: Autotune, studies: str) -> None:
@@ -126,13 +130,20 @@ def test_show_as_json(autotune: Autotune, studies: str) -> None:
 def test_show_one_trial(autotune: Autotune, studies: str) -> None:
     ran = autotune("show", "0", "--storage", studies)
     lines = ran.out.splitlines()
-    assert lines[0] == "Trial 0: 2048/64, baseline, complete"
+    assert lines[0] == "Trial 0 of study 'knee': 2048/64, baseline, complete"
     assert lines[1].startswith("under_loaded: nothing was chunked")
     heading = "ms mean p50 p90 p95 p99 max p95 <="
-    assert lines[2].split() == heading.split()
-    assert lines[3].split()[0] == "ttft"
-    assert len(lines[3].split()) == 8
-    assert any(line.startswith("tokens_per_busy_s ") for line in lines)
+    assert lines[2].startswith("ttft_p95: ")
+    assert " ms of 300.0, met (at most " in lines[2]
+    assert lines[3].startswith("tpot_p95: ")
+    assert " ms of 16.0, broken (at most " in lines[3]
+    assert lines[4].split() == heading.split()
+    assert lines[5].split()[0] == "ttft"
+    assert len(lines[5].split()) == 8
+    rates = {line.split()[0]: line.split()[-1] for line in lines if "/s" in line}
+    assert rates["goodput"] == "requests/s"
+    assert rates["tokens_per_busy_s"] == "tokens/s"
+    assert any(line.startswith("replay_s ") and line.endswith(" s") for line in lines)
     assert lines[-1].startswith("engine log: ")
     ran = autotune("show", "1", "--storage", studies)
     assert ran.out.splitlines()[1] == "oom_start: CUDA out of memory"

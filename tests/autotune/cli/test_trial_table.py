@@ -45,11 +45,25 @@ def test_a_wide_table_has_everything() -> None:
         "trial   phase     tokens/seqs  ttft_p95  tpot_p95   itl_p99     work  budget  diagnosis",
         "                                     ms        ms        ms    tok/s",
         "─" * 104,
-        f"    0   baseline      {figures}  met     budget_bound: raise tokens",
-        f"    5*  confirm       {figures}  met     budget_bound: raise tokens",
+        f"    0   baseline      {figures}  met     step budget: raise tokens",
+        f"    5*  confirm       {figures}  met     step budget: raise tokens",
         f"    3   search          512/8{3 * '         -'}        -  broken  infeasible: oom_start",
         "       CUDA out of memory",
     ]
+
+
+@pytest.mark.parametrize(
+    ("budget", "remark"),
+    [
+        ("itl_p99:40", "broken  step budget"),
+        ("tpot_p95:11 ttft_p95:100", "broken  step budget"),
+        ("ttft_p95:100 itl_p99:60", "broken  step budget: raise tokens"),
+    ],
+)
+def test_larger_steps_are_no_advice_where_gaps_are_too_long(budget: str, remark: str) -> None:
+    table = TrialTable(study_record(), width=120)
+    (line,) = table.row(measured(), parse_budget(budget))
+    assert line.endswith(remark)
 
 
 def test_80_columns_have_codes_alone() -> None:
@@ -57,7 +71,7 @@ def test_80_columns_have_codes_alone() -> None:
         "trial  phase    tokens/seqs ttft_p95 tpot_p95  itl_p99 budget diagnosis",
         "                                  ms       ms       ms",
         "─" * 78,
-        "    0  baseline     2048/64    151.5     11.6     47.7 met    budget_bound",
+        "    0  baseline     2048/64    151.5     11.6     47.7 met    step budget",
         "    3  search         512/8        -        -        - broken oom_start",
         "       CUDA out of memory",
     ]
@@ -68,7 +82,7 @@ def test_60_columns_have_two_latencies() -> None:
         "trial  tokens/seqs ttft_p95 tpot_p95 budget diagnosis",
         "                         ms       ms",
         "─" * 60,
-        "    0      2048/64    151.5     11.6 met    budget_bound",
+        "    0      2048/64    151.5     11.6 met    step budget",
     ]
 
 
@@ -79,7 +93,7 @@ def test_narrower_still_a_trial_is_a_few_lines(width: int) -> None:
     text = " ".join(" ".join(lines).split())
     assert text == (
         "5* search 2048/64 met ttft_p95 151.5 ms tpot_p95 11.6 ms itl_p99 47.7 ms "
-        "work 12867 tok/s budget_bound 3 search 512/8 broken oom_start CUDA out of memory"
+        "work 12867 tok/s step budget 3 search 512/8 broken oom_start CUDA out of memory"
     )
 
 
@@ -96,7 +110,7 @@ def test_a_knob_has_a_column_of_its_own() -> None:
 def test_before_the_budget_is_known_nothing_is_met_or_broken() -> None:
     table = TrialTable(study_record(), width=120)
     (line,) = table.row(measured(), None)
-    assert "12867  -       budget_bound" in line
+    assert "12867  -       step budget" in line
 
 
 def test_a_trial_without_result_or_failure_shows_its_state() -> None:

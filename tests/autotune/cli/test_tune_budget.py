@@ -98,7 +98,7 @@ def test_another_budget_gives_another_verdict_without_a_new_trial(
     second = tune("ttft_p95:60000 tpot_p95:5 itl_p99@short:5", "--classes", "short:0-512")
     assert second.exit_code == 3, second.output
     assert engines.started == []
-    assert "judged 3 earlier trials again" in second.stderr
+    assert ": 3 earlier trials, all that another budget had judged" in second.stderr
     before, after = json.loads(first.stdout), json.loads(second.stdout)
     assert [trial["number"] for trial in after["trials"]] == [0, 1, 2]
     assert before["verdict"]["code"] != after["verdict"]["code"] == "nothing_feasible"
@@ -142,7 +142,7 @@ def test_a_kill_between_two_judgements_is_made_good_by_either_budget(
         patch.setattr(Repository, "rejudge_trial", store_and_stop)
         tune("ttft_p95:110 tpot_p95:25")
     again = tune(BUDGET)
-    assert "judged 2 earlier trials again" in again.stderr
+    assert ": 2 earlier trials, all that another budget had judged" in again.stderr
     assert json.loads(again.stdout)["verdict"] == json.loads(first.stdout)["verdict"]
     assert optuna_constraints(tmp_path) == constraints
 

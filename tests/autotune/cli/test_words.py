@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autotune.candidates.lattice import Candidate
-from autotune.cli.words import time_line, verdict_lines
-from autotune.study.costs import WORK_COST, Cell
+from autotune.cli.words import state_line, time_line, verdict_lines
+from autotune.study.costs import WORK_COST, Cell, Noise
 from autotune.study.judgement import Code, Judgement
+from autotune.study.view import StudyView
 from objectives.knee import Certainty, Knee, TradeOff
 from objectives.limits import Budget, parse_budget
 from objectives.score import Scores
 from objectives.statistics import Interval
-from storage.records import Json
-from tests.autotune.study.records import limits, record
+from storage.records import Json, StudyState
+from tests.autotune.study.records import limits, record, study_record
 
 NAMES = ("ttft_p95", "tpot_p95", WORK_COST)
 BUDGET = parse_budget("ttft_p95:300 tpot_p95:16")
@@ -77,6 +79,9 @@ def judgement(
     probability: tuple[float, ...] = (0.0, 0.72, 0.28),
     knee_set: tuple[int, ...] = (1, 2),
     expected_loss: float = 0.012,
+    loosened: Budget | None = None,
+    noise: Noise | None = None,
+    too_noisy: bool = False,
 ) -> Judgement:
     certainty = Certainty(np.array(probability), knee_set, expected_loss, 0.05)
     front = np.array([False, True, True])
@@ -87,13 +92,20 @@ def judgement(
         cells=cells,
         winner=winner,
         nearest=nearest,
+        loosened=loosened,
         baseline=0,
-        knee=None if winner is None else Knee(1, 0.2, front, *trades, certainty),
+        knee=None if winner is None else Knee(1, 0.2, front, *trades, None),
+        certainty=None if winner is None else certainty,
         scores=Scores(np.zeros(3), np.ones(3), 2 * np.ones(3), np.array(used)),
         gain=None if winner is None else (0.314, Interval(0.2, 0.4)),
-        noise=None,
+        noise=noise,
+        too_noisy=too_noisy,
         kept=kept,
     )
+
+
+UNREPEATED = "No candidate was measured twice, so the noise between replays is not known."
+NOISE = Noise(np.array([1.04, 0.02, math.nan]), 3)
 
 
 def test_a_knee() -> None:
@@ -125,6 +137,7 @@ def test_a_knee() -> None:
             "If it is not the best after all, little is at stake: on average 1.2 % of the way "
             "from your limits to the best seen."
         ),
+        UNREPEATED,
         "Next: autotune best --output serve.yaml, then vllm serve --config serve.yaml.",
     ]
 
@@ -138,9 +151,18 @@ def test_a_default_that_is_kept() -> None:
         "The budget is kept: the upper bounds are within it too.",
         "Neither limit holds 2048/64 back: nothing was chunked.",
         (
+            "How sure: in 0% of 300 resamples 2048/64 is best, and 512/64 or 768/64 in 90 % of "
+            "them."
+        ),
+        (
             "512/64 seemed to gain 31 % of the way from your limits to the best seen "
             "(90 % interval 20 to 40 %), which is within the noise."
         ),
+        (
+            "Keeping it loses 1.2 % of the way from your limits to the best seen on average; up "
+            "to 3 % counts as settled."
+        ),
+        UNREPEATED,
         "Next: nothing to change.",
         (
             "The limits hardly mattered here: to see them matter, replay busier traffic, "
@@ -150,16 +172,110 @@ def test_a_default_that_is_kept() -> None:
 
 
 def test_nothing_feasible() -> None:
-    assert verdict_lines(judgement("nothing_feasible", winner=None, nearest=0)) == [
+    loosened = parse_budget("ttft_p95:300 tpot_p95:20")
+    verdict = judgement("nothing_feasible", winner=None, nearest=0, loosened=loosened)
+    assert verdict_lines(verdict) == [
         "Nothing keeps the budget.",
-        "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, tpot_p95 19.6 ms of 16.0.",
+        "Nearest is 2048/64: tpot_p95 19.6 ms, over 16.0; ttft_p95 95.0 ms, within 300.0.",
+        (
+            "How sure: with 95 % confidence tpot_p95 is at least 0.0 ms only, so another replay "
+            "of 2048/64 may keep the budget."
+        ),
+        UNREPEATED,
         "Next: the same command with --trials raised by 8, to search on.",
         (
             "Or with --budget 'ttft_p95:300 tpot_p95:20', which 2048/64 meets: these trials are "
-            "judged again in seconds."
+            "judged again, without an engine."
         ),
         "Or lighten the load, or give the model more hardware.",
     ]
+
+
+def test_nothing_feasible_beyond_doubt() -> None:
+    nearest = replace(CELLS[0], intervals={"tpot_p95": [18.2, 21.0]})
+    verdict = judgement("nothing_feasible", winner=None, nearest=0, cells=(nearest,))
+    assert (
+        "How sure: with 95 % confidence tpot_p95 is at least 18.2 ms, which is over its limit for "
+        "2048/64 too."
+    ) in verdict_lines(verdict)
+
+
+def test_why_a_trial_that_met_the_budget_does_not_make_a_candidate_eligible() -> None:
+    spoilt = replace(CELLS[0], numbers=(10, 11), met=(11,), feasible=False)
+    verdict = judgement("nothing_feasible", winner=None, nearest=1, cells=(spoilt, CELLS[1]))
+    assert (
+        "2048/64 met the budget in trial 11 only: the mean of its trials 10 and 11 breaks it."
+        in verdict_lines(verdict)
+    )
+    failed = replace(spoilt, failed_requests=2)
+    assert (
+        "2048/64 met the budget in trial 11 only: 2 requests failed in another of its trials."
+        in verdict_lines(judgement("knee", winner=1, cells=(failed, *CELLS[1:])))
+    )
+
+
+@pytest.mark.parametrize(
+    ("winner", "said"),
+    [
+        (
+            1,
+            "so what 512/64, the best so far, seemed to gain on the baseline may be noise.",
+        ),
+        (0, "so any other may be better than the baseline 2048/64, the best so far."),
+    ],
+)
+def test_too_noisy_to_tell(winner: int, said: str) -> None:
+    verdict = judgement(
+        "not_converged", winner=winner, expected_loss=0.383, noise=NOISE, too_noisy=True
+    )
+    lines = verdict_lines(verdict)
+    assert lines[0] == (
+        "Not converged: too noisy to tell. Repeats of one candidate differ by a factor of 2.8 in "
+        f"ttft_p95, {said}"
+    )
+    assert lines[-5:-1] == [
+        (
+            "That leaves too much at stake: on average 38.3 % of the way from your limits to the "
+            "best seen; up to 3 % counts as settled."
+        ),
+        (
+            "Repeats of one candidate differ by a factor of 2.8 in ttft_p95 and by 2 % in "
+            "tpot_p95 (one standard deviation, from 3 repeats)."
+        ),
+        "Next: a quieter machine, or a longer --window of the trace, either as a new study.",
+        "Or the same command with --trials raised by 8: it keeps these trials and adds 8.",
+    ]
+
+
+@pytest.mark.parametrize("code", ["knee", "keep_default", "not_converged", "nothing_feasible"])
+def test_every_verdict_says_how_sure_it_is(code: Code) -> None:
+    winner = {"nothing_feasible": None, "keep_default": 0}.get(code, 1)
+    lines = verdict_lines(judgement(code, winner=winner, nearest=None if winner else 0))
+    assert sum(line.startswith("How sure: ") for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "last"),
+    [
+        (
+            "running",
+            (
+                "This is what the trials so far say, and the study has not ended. If it was "
+                "killed, the same command goes on from here."
+            ),
+        ),
+        (
+            "interrupted",
+            "Next: the same command, which goes on from here: the study was cut short.",
+        ),
+    ],
+)
+def test_a_study_that_has_not_ended_is_not_to_be_given_more_trials(
+    state: StudyState, last: str
+) -> None:
+    lines = verdict_lines(judgement("not_converged", winner=1, expected_loss=0.051), state=state)
+    assert lines[-1] == last
+    assert not any("--trials" in line for line in lines)
 
 
 def test_nothing_feasible_since_requests_failed() -> None:
@@ -167,10 +283,12 @@ def test_nothing_feasible_since_requests_failed() -> None:
     verdict = judgement("nothing_feasible", winner=None, nearest=0, cells=cells)
     assert verdict_lines(verdict)[1:] == [
         (
-            "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, tpot_p95 9.6 ms of 16.0, "
-            "1 request failed."
+            "Nearest is 2048/64: 1 request failed; ttft_p95 95.0 ms, within 300.0; "
+            "tpot_p95 9.6 ms, within 16.0."
         ),
         "The engine's log says why: autotune show 0 names it.",
+        "How sure: requests that fail break every budget, whatever the noise.",
+        UNREPEATED,
     ]
 
 
@@ -178,7 +296,9 @@ def test_nothing_feasible_and_nothing_measured_of_a_limit() -> None:
     budget = parse_budget("ttft_p95:300 itl_p99@long:16")
     verdict = judgement("nothing_feasible", winner=None, nearest=0, budget=budget)
     assert verdict_lines(verdict)[1:] == [
-        "Nearest is 2048/64: ttft_p95 95.0 ms of 300.0, itl_p99@long - ms of 16.0.",
+        "Nearest is 2048/64: itl_p99@long has no value; ttft_p95 95.0 ms, within 300.0.",
+        "How sure: not at all, as nothing has a value that a limit is about.",
+        UNREPEATED,
         "Next: the same command with --trials raised by 8, to search on.",
         "Or lighten the load, or give the model more hardware.",
     ]
@@ -196,6 +316,8 @@ def test_nothing_feasible_without_a_budget() -> None:
         "Requests failed under every candidate.",
         "Fewest failed under 512/64: 2 requests failed.",
         "The engine's log says why: autotune show 0 names it.",
+        "How sure: requests that fail break every budget, whatever the noise.",
+        UNREPEATED,
     ]
 
 
@@ -204,7 +326,7 @@ def test_not_converged() -> None:
     assert lines[0] == (
         "Not converged: 512/64 is the best so far, but the study cannot be sure of it."
     )
-    assert lines[-4:] == [
+    assert lines[-5:] == [
         (
             "How sure: in 72% of 300 resamples 512/64 is best, and 512/64 or 768/64 in 90 % of "
             "them."
@@ -213,6 +335,7 @@ def test_not_converged() -> None:
             "That leaves too much at stake: on average 5.1 % of the way from your limits to the "
             "best seen; up to 3 % counts as settled."
         ),
+        UNREPEATED,
         ("Next: the same command with --trials raised by 8: it keeps these trials and adds 8."),
         (
             "Or take 512/64 now, with autotune best --output serve.yaml: what is at stake is "
@@ -227,6 +350,7 @@ def test_a_single_candidate() -> None:
         judgement("not_converged", winner=0, cells=CELLS[:1], probability=(1.0,), knee_set=(0,))
     )
     assert lines[0] == "Not converged: 2048/64 is the only candidate that was measured."
+    assert "How sure: not at all, as there is nothing to compare it with." in lines
     assert lines[-1] == (
         "Next: the same command with --trials raised by 8: it keeps these trials and adds 8."
     )
@@ -324,7 +448,7 @@ def test_without_a_budget() -> None:
         "All in all it gains 31 % of the way from twice the best seen to the best seen "
         "(90 % interval 20 to 40 %)."
     ) in lines
-    assert lines[-2].endswith(
+    assert lines[-3].endswith(
         "on average 1.2 % of the way from twice the best seen to the best seen."
     )
     assert not any("your limits" in line for line in lines)
@@ -342,7 +466,7 @@ def test_one_cell_that_is_best_nearly_always() -> None:
     verdict = judgement(
         "knee", winner=1, probability=(0.0, 0.97, 0.03), knee_set=(1,), expected_loss=0.0001
     )
-    assert verdict_lines(verdict)[-2] == "How sure: in 97% of 300 resamples 512/64 is best."
+    assert verdict_lines(verdict)[-3] == "How sure: in 97% of 300 resamples 512/64 is best."
 
 
 def test_a_front_without_a_knee_and_an_objective_without_a_difference() -> None:
@@ -354,8 +478,15 @@ def test_a_front_without_a_knee_and_an_objective_without_a_difference() -> None:
         "No knee stands out: its neighbours gain about as much as they lose, so choose by taste."
     ) in lines
     assert lines[-2] == (
+        "Not counted, since those that keep the budget differ in it by less than repeats of one "
+        "do: busy time per token."
+    )
+    lines = verdict_lines(
+        judgement("knee", winner=1, used=(True, False, True), budget=Budget(), kept=None)
+    )
+    assert lines[-2] == (
         "Not counted, since candidates differ in it by less than repeats of one do: "
-        "busy time per token."
+        "tpot_p95 (9.4 to 19.6 ms)."
     )
 
 
@@ -394,3 +525,14 @@ def test_what_was_infinite_and_what_stayed_alike() -> None:
     at = next(i for i, line in enumerate(lines) if line.startswith("Better than"))
     assert lines[at].startswith("Better than the baseline 2048/64: ttft_p95 inf → 180.0 ms, ")
     assert lines[at + 1] == "As before: tpot_p95 9.4 → 9.4 ms, itl_p99 28.2 → 28.2 ms."
+
+
+def test_a_study_may_have_more_trials_than_were_asked_for() -> None:
+    """Under a looser budget replays count that did not count, and were repeated."""
+    rows = tuple(record(number) for number in range(10))
+    study = study_record(trials=8)
+    assert state_line(StudyView(study, rows[:8], None)) == "Study 'study': running, 8 of 8 trials."
+    assert state_line(StudyView(study, rows, None)) == (
+        "Study 'study': running, 10 trials. That is more than the 8 asked for, since this budget "
+        "counts replays that another did not."
+    )

@@ -38,3 +38,10 @@ def test_invisible_characters_are_written_as_escapes(export: Export) -> None:
     assert printable("é\x1b[31m\u202e\n\u2028\ud800") == "é\\x1b[31m\\u202e\\n\\u2028\\ud800"
     hostile = replace(export, metrics={"a\nb": 1.0}, intervals={}, verdict=None)
     assert "# a\\nb: 1" in header(hostile, {}, use="")
+
+
+def test_kept_is_said_of_the_budget_and_not_of_the_default(export: Export) -> None:
+    kept = replace(export, verdict={"code": "keep_default", "kept": False})
+    lines = header(kept, {}, use="x")
+    assert "# verdict: keep_default" in lines
+    assert "# upper bounds keep the budget: false" in lines

@@ -1,0 +1,148 @@
+"""How sure a verdict is, in sentences: what resampling says, and what repeats say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from autotune.cli.changes import objective
+from autotune.cli.tables import figure, joined, limits
+from autotune.study.costs import RESAMPLES
+from autotune.study.judgement import CONVERGED_COST
+from objectives.budget import margins
+
+if TYPE_CHECKING:
+    from autotune.study.costs import Cell, Noise
+    from autotune.study.judgement import Judgement
+    from objectives.knee import Certainty
+    from objectives.limits import Limit
+    from objectives.statistics import Interval
+
+_WORTH_SAYING = 0.05
+"""Per cent of the way from the limits to the best seen that a choice may lose unmentioned."""
+
+_FACTOR_FROM = 2.0
+"""Repeats that differ by more are said to differ by a factor, not by per cent."""
+
+
+def certainty_lines(judgement: Judgement) -> Iterator[str]:
+    """Say how sure a verdict of any kind is, the first sentence beginning with ``How sure``."""
+    if judgement.winner is None:
+        yield f"How sure: {_of_nothing(judgement)}."
+    elif len(judgement.cells) == 1:
+        yield "How sure: not at all, as there is nothing to compare it with."
+    elif judgement.certainty is not None:
+        yield from _of_winner(judgement, judgement.winner, judgement.certainty)
+    yield _repeats(judgement)
+
+
+def gain_text(judgement: Judgement, gain: tuple[float, Interval]) -> str:
+    """Return a gain with its interval, as a share of the way to the best seen."""
+    estimate, bounds = gain
+    sure = ""
+    if bounds.low is not None and bounds.high is not None:
+        sure = f" (90 % interval {100 * bounds.low:.0f} to {100 * bounds.high:.0f} %)"
+    return f"{100 * estimate:.0f} % {_way(judgement)}{sure}"
+
+
+def largest_spread(judgement: Judgement) -> str:
+    """Return by how much repeats of one candidate differ where they differ most."""
+    return max(_spreads(judgement), default=(0.0, "nothing"))[1]
+
+
+def _way(judgement: Judgement) -> str:
+    """Return what a score of 1 is, as a length: 0 is the best seen in everything."""
+    start = "your limits" if judgement.budget.limits else "twice the best seen"
+    return f"of the way from {start} to the best seen"
+
+
+def _of_winner(judgement: Judgement, winner: int, certainty: Certainty) -> Iterator[str]:
+    name = limits(judgement.cells[winner].candidate)
+    share = certainty.probability[winner]
+    rivals = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
+    also = "" if rivals == [name] else f", and {' or '.join(rivals)} in 90 % of them"
+    yield f"How sure: in {share:.0%} of {RESAMPLES} resamples {name} is best{also}."
+    loss = 100 * certainty.expected_opportunity_cost
+    settled = f"up to {100 * CONVERGED_COST:.0f} % counts as settled"
+    if judgement.code == "keep_default":
+        yield from _seemed(judgement, winner)
+        yield f"Keeping it loses {loss:.1f} % {_way(judgement)} on average; {settled}."
+    elif loss > 100 * CONVERGED_COST:
+        yield (
+            f"That leaves too much at stake: on average {loss:.1f} % {_way(judgement)}; {settled}."
+        )
+    elif loss >= _WORTH_SAYING:
+        yield (
+            f"If it is not the best after all, little is at stake: on average {loss:.1f} % "
+            f"{_way(judgement)}."
+        )
+
+
+def _seemed(judgement: Judgement, winner: int) -> Iterator[str]:
+    knee = judgement.knee
+    if knee is not None and knee.cell != winner and judgement.gain is not None:
+        best = limits(judgement.cells[knee.cell].candidate)
+        gain = gain_text(judgement, judgement.gain)
+        yield f"{best} seemed to gain {gain}, which is within the noise."
+
+
+def _of_nothing(judgement: Judgement) -> str:
+    """Say whether the nearest candidate might keep the budget in another replay."""
+    if judgement.nearest is None or judgement.cells[judgement.nearest].failed_requests:
+        return "requests that fail break every budget, whatever the noise"
+    cell = judgement.cells[judgement.nearest]
+    broken = [
+        limit
+        for limit in judgement.budget.limits
+        if (margins(judgement.budget, cell.metrics)[limit.key] or 0.0) > 0
+    ]
+    if not broken:
+        return "not at all, as nothing has a value that a limit is about"
+    surely = [limit for limit in broken if (_low(cell, limit) or 0.0) > (limit.limit_ms or 0.0)]
+    bounds = joined(
+        [
+            f"{limit.key} is at least {figure(_low(cell, limit))} ms"
+            for limit in surely or broken
+            if _low(cell, limit) is not None
+        ]
+    )
+    name = limits(cell.candidate)
+    if surely:
+        return f"with 95 % confidence {bounds}, which is over its limit for {name} too"
+    known = f"with 95 % confidence {bounds} only, so " if bounds else ""
+    return f"{known}another replay of {name} may keep the budget"
+
+
+def _low(cell: Cell, limit: Limit) -> float | None:
+    bound: float | None = (cell.intervals.get(limit.key) or (None, None))[0]
+    return bound
+
+
+def _repeats(judgement: Judgement) -> str:
+    noise = judgement.noise
+    if noise is None:
+        return "No candidate was measured twice, so the noise between replays is not known."
+    spreads = joined([text for _, text in _spreads(judgement)]) or "nothing that was measured"
+    return f"Repeats of one candidate differ {spreads} (one standard deviation, {_count(noise)})."
+
+
+def _count(noise: Noise) -> str:
+    return f"from {noise.degrees} {'repeat' if noise.degrees == 1 else 'repeats'}"
+
+
+def _spreads(judgement: Judgement) -> list[tuple[float, str]]:
+    if judgement.noise is None:
+        return []
+    return [
+        (float(sigma), f"{_spread(float(sigma))} in {objective(name)}")
+        for name, sigma in zip(judgement.names, judgement.noise.sigma, strict=True)
+        if math.isfinite(sigma)
+    ]
+
+
+def _spread(sigma: float) -> str:
+    factor = math.exp(sigma)
+    if factor < _FACTOR_FROM:
+        return f"by {100 * (factor - 1):.0f} %"
+    return f"by a factor of {factor:.1f}"
