@@ -10,6 +10,9 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+_displays: list[Callable[[str], None]] = []
+"""What redraws the terminal just now, and would wipe out a line of anybody else's."""
+
 
 class Interrupted(BaseException):
     """A signal asked us to end; not an ``Exception``, so that nothing takes it for a failure."""
@@ -27,8 +30,7 @@ def ended_by_signals() -> Iterator[None]:
     """
 
     def at_once(signum: int, _frame: FrameType | None) -> None:
-        with suppress(OSError):
-            os.write(2, f"{signal.Signals(signum).name}: stopped.\n".encode())
+        _tell(f"{signal.Signals(signum).name}: stopped.\n")
         os._exit(128 + signum)
 
     with _handled_by(at_once):
@@ -37,15 +39,34 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def raised_signals() -> Iterator[None]:
-    """Within the block the first signal raises ``Interrupted``, a second one ends at once."""
+    """Within the block the first signal raises ``Interrupted``, a second one ends at once.
+
+    The first is acknowledged as it comes: stopping an engine takes seconds.
+    """
 
     def first(signum: int, _frame: FrameType | None) -> None:
         for each in _heeded():
             signal.signal(each, _at_once)
+        line = f"{signal.Signals(signum).name}: stopping; once more to end at once."
+        for show in _displays:
+            show(line)
+        if not _displays:
+            # On a terminal the line has ^C on it.
+            _tell("\n" * os.isatty(2) + line + "\n")
         raise Interrupted(signum)
 
     with _handled_by(first):
         yield
+
+
+@contextmanager
+def shown_by(show: Callable[[str], None]) -> Iterator[None]:
+    """Within the block have ``show`` say that we are stopping; it runs in a signal handler."""
+    _displays.append(show)
+    try:
+        yield
+    finally:
+        _displays.remove(show)
 
 
 def _heeded() -> list[signal.Signals]:
@@ -65,6 +86,12 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
     finally:
         for each, earlier in before.items():
             signal.signal(each, earlier)
+
+
+def _tell(line: str) -> None:
+    """Write to stderr past the stream, whose buffer may be in use just now."""
+    with suppress(OSError):
+        os.write(2, line.encode())
 
 
 def _at_once(signum: int, _frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self, TextIO, cast
@@ -17,9 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.files import TolerantStream
+from autotune.cli.signals import shown_by
 from autotune.cli.tables import console, duration, limits
 from autotune.cli.trial_table import TrialTable
 from autotune.study.eta import pace
+from autotune.study.plan import finished_trials
 from autotune.study.view import absolute_budget
 from storage.records import StudyRecord, TrialRecord
 
@@ -32,6 +35,7 @@ _PARTS = {
     "replay": "replay",
     "stop": "engine stops",
 }
+_REPLAYING = ("warmup", "replay")
 _BAR_WIDTH = 30
 _ROOM_FOR_A_BAR = 70
 
@@ -72,7 +76,10 @@ class _Running:
 
     @property
     def count(self) -> str:
-        return "" if self.total is None else f"{self.done} of {self.total} requests"
+        """How many requests are done, '' where none are replayed."""
+        if self.total is None or self.part not in _REPLAYING:
+            return ""
+        return f"{self.done} of {self.total} requests"
 
 
 class ScreenWatcher:
@@ -87,6 +94,8 @@ class ScreenWatcher:
         self._console = console(cast("TextIO", TolerantStream(sys.stderr)))
         self._study: _Study | None = None
         self._running: _Running | None = None
+        self._stopping = ""
+        self._shown = ExitStack()
         self._live = Live(
             console=self._console,
             get_renderable=self._display,
@@ -98,6 +107,7 @@ class ScreenWatcher:
     def __enter__(self) -> Self:
         if self._console.is_interactive:
             self._live.start()
+            self._shown.enter_context(shown_by(self._stop_soon))
         else:
             self._pulse.start()
         return self
@@ -108,10 +118,12 @@ class ScreenWatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._shown.close()
         self._live.stop()
         self._pulse.stop()
 
     def say(self, text: str) -> None:
+        self._pulse.postpone()
         self._console.print(text, soft_wrap=True)
 
     def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None:
@@ -127,10 +139,16 @@ class ScreenWatcher:
         study = self._opened()
         if not study.begun:
             study.begun = True
+            if study.trials:
+                self.say(f"goes on: {finished_trials(study.trials)} of {total} trials done")
             self._print(study.table.heading())
             for earlier in study.trials:
                 self._print(study.row(earlier))
-        label = f"trial {row.number} ({position} of {total}) {row.phase} {limits(row.candidate)}"
+        again = ", again" if row.replicate_of is not None and row.phase != "confirm" else ""
+        label = (
+            f"trial {row.number} ({position} of {total}{again}) {row.phase} "
+            f"{limits(row.candidate)}"
+        )
         to_come = total - position + 1
         self._running = _Running(
             label,
@@ -161,6 +179,9 @@ class ScreenWatcher:
         if running is not None:
             self.say(": ".join(filter(None, [running.label, self._now(running)])))
 
+    def _stop_soon(self, line: str) -> None:
+        self._stopping = line
+
     def _opened(self) -> _Study:
         if self._study is None:
             raise RuntimeError("a study is opened before its trials")
@@ -172,13 +193,17 @@ class ScreenWatcher:
 
     def _now(self, running: _Running) -> str:
         elapsed_s = self._clock() - running.since_s
-        part = f"{_PARTS[running.part]} for {duration(elapsed_s)}"
+        part = _PARTS[running.part]
+        if elapsed_s >= 1.0:
+            part += f" for {duration(elapsed_s)}"
         return "; ".join(
             filter(None, [part, running.count, running.left(running.part, elapsed_s)])
         )
 
     def _display(self) -> Group:
         """Return what a terminal shows below the table while something runs."""
+        if self._stopping:
+            return Group(Text(self._stopping))
         running = self._running
         if running is None:
             return Group()
@@ -195,16 +220,34 @@ class ScreenWatcher:
 
 
 class Heartbeat:
-    """Calls ``beat`` every ``interval_s`` seconds, on a thread of its own, until it is stopped."""
+    """Calls ``beat`` after ``interval_s`` seconds of silence, on a thread of its own.
 
-    def __init__(self, interval_s: float, beat: Callable[[], None]) -> None:
+    Args:
+        interval_s: between two beats, and between any other sign of life and the next beat.
+        beat: what to do.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        beat: Callable[[], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._interval_s = interval_s
         self._beat = beat
+        self._clock = clock
+        self._due_s = clock() + interval_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def postpone(self) -> None:
+        """Take note of another sign of life."""
+        self._due_s = self._clock() + self._interval_s
 
     def stop(self) -> None:
         """Stop it; safe where it was never started."""
@@ -212,6 +255,13 @@ class Heartbeat:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _run(self) -> None:
-        while not self._ended.wait(self._interval_s):
+    def tick(self) -> float:
+        """Beat if it is time to; return the seconds until it may be."""
+        if self._clock() >= self._due_s:
+            self.postpone()
             self._beat()
+        return max(0.0, self._due_s - self._clock())
+
+    def _run(self) -> None:
+        while not self._ended.wait(self.tick()):
+            pass

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.__main__ import main as entry
 from autotune.cli import main
-from autotune.cli.signals import Interrupted, raised_signals
+from autotune.cli.signals import Interrupted, raised_signals, shown_by
 
 ROOT = Path(__file__).resolve().parents[3]
 SECOND = """
@@ -57,8 +57,8 @@ def test_nothing_takes_an_interruption_for_a_failure() -> None:
 
 
 @pytest.mark.parametrize("note", ["", "it goes on"])
-def test_any_command_ends_with_one_line_and_the_exit_code_of_its_signal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], note: str
+def test_any_command_answers_a_signal_at_once_and_ends_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], note: str
 ) -> None:
     def command(**_: object) -> None:
         try:
@@ -73,7 +73,17 @@ def test_any_command_ends_with_one_line_and_the_exit_code_of_its_signal(
     with pytest.raises(SystemExit) as caught:
         main.run()
     assert caught.value.code == 143
-    assert capsys.readouterr().err == f"SIGTERM: stopped{'; ' if note else ''}{note}.\n"
+    at_once, at_last = capfd.readouterr().err.splitlines()
+    assert at_once == "SIGTERM: stopping; once more to end at once."
+    assert at_last == f"SIGTERM: stopped{'; ' if note else ''}{note}."
+
+
+def test_what_redraws_the_terminal_says_that_we_stop(capfd: pytest.CaptureFixture[str]) -> None:
+    shown: list[str] = []
+    with pytest.raises(Interrupted), raised_signals(), shown_by(shown.append):
+        signal.raise_signal(signal.SIGINT)
+    assert shown == ["SIGINT: stopping; once more to end at once."]
+    assert capfd.readouterr().err == ""
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import io
+import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
 
+from autotune.cli.signals import Interrupted, raised_signals
 from autotune.cli.watch import Heartbeat, ScreenWatcher
 from storage.records import TrialRecord
 from tests.autotune.study.records import limits, record, study_record
@@ -82,10 +84,37 @@ def test_a_resumed_study_shows_its_earlier_trials_first(
         killed = replace(record(2), state="running")
         watcher.opened(study_record(), [measured(0), measured(1), killed])
         watcher.begun(record(3), 3, 3)
-    shown = lines_of(capsys)[3:]
+    goes_on, *_, rule = (lines := lines_of(capsys))[:4]
+    assert goes_on == "goes on: 2 of 3 trials done"
+    assert rule.startswith("──")
+    shown = lines[4:]
     assert [line.split()[0] for line in shown] == ["0", "1", "2", "trial"]
     assert shown[2].endswith("interrupted")
     assert shown[-1].endswith("about 90 s left")
+
+
+def test_a_trial_that_is_tried_again_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    again = replace(record(3, limits(512)), replicate_of=2)
+    confirmed = replace(again, number=4, phase="confirm")
+    with ScreenWatcher() as watcher:
+        watcher.opened(study_record(), [])
+        watcher.begun(again, 2, 8)
+        watcher.begun(confirmed, 3, 8)
+    first, second = lines_of(capsys)[-2:]
+    assert first.startswith("trial 3 (2 of 8, again) search 512/64: ")
+    assert second.startswith("trial 4 (3 of 8) confirm 512/64: ")
+
+
+def test_a_terminal_says_that_the_study_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
+    with pytest.raises(Interrupted), raised_signals(), ScreenWatcher() as watcher:
+        watcher.opened(study_record(), [])
+        watcher.begun(record(0, limits(512)), 1, 8)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            watcher._live.refresh()
+    assert "SIGINT: stopping; once more to end at once." in terminal.getvalue()
 
 
 def test_a_finished_study_needs_no_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,13 +151,16 @@ def test_a_heartbeat_says_what_runs_and_how_long_it_takes(
         clock.now_s += 20
         watcher.progress({**REPLAY, "done": 4})
         watcher.beat()
+        watcher.progress({**REPLAY, "stage": "stop", "done": 9})
+        watcher.beat()
         watcher.finished(record(1, state="failed"))
         watcher.beat()
-    beats = [line for line in lines_of(capsys) if " for " in line]
+    beats = [line for line in lines_of(capsys) if " for " in line or "stops" in line]
     label = "trial 1 (2 of 8) search 256/64"
     assert beats == [
         f"{label}: engine starts for 15 s; about 10 min left",
         f"{label}: replay for 20 s; 4 of 9 requests; about 10 min left",
+        f"{label}: engine stops; about 9 min left",
     ]
 
 
@@ -205,6 +237,20 @@ def test_a_heart_beats_until_it_is_stopped() -> None:
     assert set(beats) == {"heartbeat"}
     heart.stop()
     assert len(beats) == counted
+
+
+def test_a_heart_beats_after_silence_alone() -> None:
+    beats: list[float] = []
+    clock = Clock(0.0)
+    heart = Heartbeat(60.0, lambda: beats.append(clock.now_s), clock=clock)
+    assert heart.tick() == 60.0
+    clock.now_s = 58.0
+    heart.postpone()
+    clock.now_s = 60.0
+    assert heart.tick() == 58.0
+    clock.now_s = 118.0
+    assert heart.tick() == 60.0
+    assert beats == [118.0]
 
 
 def test_a_heart_that_never_beat_can_be_stopped() -> None:
