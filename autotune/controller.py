@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 import optuna
 
-from autotune.candidates.diagnosis import Load, diagnose, summarise
+from autotune.candidates.diagnosis import Load, summarise
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
 from autotune.candidates.starts import starting_points
 from autotune.engine.protocol import Failure, ReplayPlan, ReplayResult, TrialFailed
@@ -198,12 +197,8 @@ class Controller:
         row = self._repository.trial(self._study_id, number)
         earlier = self._rows()
         late = self._yardstick.late(measurement, earlier)
-        baseline = self._yardstick.baseline_metrics(earlier) or measurement.metrics
-        diagnosis = diagnose(
-            result.load,
-            row.candidate,
-            tpot_ratio=_ratio(measurement.metrics, baseline, "tpot_p95"),
-            work_ratio=_ratio(measurement.metrics, baseline, "tokens_per_busy_s"),
+        diagnosis = self._yardstick.diagnosis(
+            result.load, row.candidate, measurement.metrics, earlier
         )
         self._repository.finish_trial(
             self._study_id,
@@ -295,18 +290,3 @@ class Controller:
                 f"the baseline does not run here ({failure_class}): {evidence}",
                 hint=f"the engine's own words are in {rows[-1].log_path}",
             )
-
-
-def _ratio(
-    metrics: Mapping[str, float | None], baseline: Mapping[str, float | None], name: str
-) -> float | None:
-    own, base = metrics.get(name), baseline.get(name)
-    if (
-        metrics is baseline
-        or not own
-        or not base
-        or not math.isfinite(own)
-        or not math.isfinite(base)
-    ):
-        return None
-    return own / base

@@ -254,10 +254,12 @@ class Repository:
         metrics: Mapping[str, float | None] | None = None,
         intervals: Json | None = None,
         failure: TrialFailure | None = None,
+        diagnosis: Json | None = None,
     ) -> None:
         """Replace what a finished trial says by what it says under another budget.
 
-        Samples, timings, engine and diagnosis stay. The new outcome counts as untold.
+        Samples, timings and engine stay, and without another one the diagnosis. The new outcome
+        counts as untold.
 
         Raises:
             UnknownTrial: If there is no trial of this number.
@@ -268,6 +270,8 @@ class Repository:
             row = _trial_row(connection, study_id, number)
             if row.state == "running":
                 raise StorageError(f"Trial {number} still runs and cannot be judged anew.")
+            if diagnosis is not None:
+                values["diagnosis"] = codec.encode_optional(diagnosis, name="diagnosis")
             self._set_trial(connection, row, **values, told=False)
             detail = {"number": number, "state": state, "judged_by": outcome.judged_by}
             self._add_event(connection, study_id, "rejudged", detail)

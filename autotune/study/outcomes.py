@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from autotune.candidates.diagnosis import Diagnosis, Load, diagnose
 from autotune.candidates.lattice import Candidate, cell_key
 from autotune.engine.protocol import Failure
 from autotune.study.costs import costs_of, objective_names
@@ -65,6 +66,22 @@ class Yardstick:
         """Return a failure if the client sent too late for the replay to count, else None."""
         return client_bound(measurement, self.absolute_budget(rows))
 
+    def diagnosis(
+        self,
+        load: Load,
+        candidate: Candidate,
+        metrics: Mapping[str, float | None],
+        rows: Iterable[TrialRecord],
+    ) -> Diagnosis:
+        """Return what bound a measured trial, against the baseline where there is one yet."""
+        baseline = self.baseline_metrics(rows) or {}
+        return diagnose(
+            load,
+            candidate,
+            tpot_ratio=_ratio(metrics, baseline, "tpot_p95"),
+            work_ratio=_ratio(metrics, baseline, "tokens_per_busy_s"),
+        )
+
     def measured(
         self, measurement: Measurement, rows: Iterable[TrialRecord], candidate: Candidate
     ) -> Outcome:
@@ -120,6 +137,15 @@ class Yardstick:
             clipped = [CLIPPED_AT * min(limits)] if limits else []
             ceilings.append(max([*seen, *clipped], default=NEVER_SEEN))
         return tuple(ceilings)
+
+
+def _ratio(
+    metrics: Mapping[str, float | None], baseline: Mapping[str, float | None], name: str
+) -> float | None:
+    own, base = metrics.get(name), baseline.get(name)
+    if not own or not base or not math.isfinite(own) or not math.isfinite(base):
+        return None
+    return own / base
 
 
 def _finite(margin: float | None) -> float:

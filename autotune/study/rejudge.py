@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autotune.candidates.diagnosis import Load
 from autotune.engine.protocol import request_arrays
 from autotune.study.outcomes import Yardstick
 from autotune.study.replays import LATE
@@ -68,6 +69,9 @@ def _judged(
         row,
         metrics=measurement.metrics,
         intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
+        diagnosis=yardstick.diagnosis(
+            Load(**(row.engine or {})["load"]), row.candidate, measurement.metrics, earlier
+        ).to_json(),
     )
     if row.state == "invalid" and row.failure_class != LATE:
         return replace(measured, outcome=yardstick.uncounted())
@@ -103,4 +107,5 @@ def _store(repository: Repository, row: TrialRecord) -> None:
         metrics=row.metrics,
         intervals=row.intervals,
         failure=failure,
+        diagnosis=row.diagnosis,
     )

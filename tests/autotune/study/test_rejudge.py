@@ -132,7 +132,10 @@ def judgement_of(folder: Path, job: Job) -> Judgement:
 
 def judged(row: TrialRecord) -> Mapping[str, Any]:
     """Return the part of a row that a budget decides."""
-    names = ("state", "metrics", "intervals", "outcome", "failure_class", "failure_evidence")
+    names = (
+        "state", "metrics", "intervals", "outcome", "diagnosis", "failure_class",
+        "failure_evidence",
+    )  # fmt: skip
     return {name: getattr(row, name) for name in names}
 
 
