@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autotune.cli.tables import duration, limits, plain_line
+from autotune.cli.tables import at_least, duration, limits, plain_line
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
@@ -30,7 +30,7 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"off the tile, as the baseline has it: {name} {_listed(values)}"
     yield f"candidates: {plan['cells']}; trials: {plan['trials']}, repeats among them"
     yield (
-        f"time: at least {duration(3600 * plan['replay_hours_at_least'])}; "
+        f"time: at least {at_least(3600 * plan['replay_hours_at_least'])}; "
         "engine starts and stops come on top"
     )
     yield from plan["notes"]

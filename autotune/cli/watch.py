@@ -19,7 +19,7 @@ from rich.text import Text
 
 from autotune.cli.files import TolerantStream
 from autotune.cli.signals import shown_by
-from autotune.cli.tables import console, duration, limits
+from autotune.cli.tables import at_least, console, duration, limits
 from autotune.cli.trial_table import TrialTable
 from autotune.study.eta import pace
 from autotune.study.plan import finished_trials
@@ -57,7 +57,9 @@ class _Study:
             warmup_s=float(self.record.fingerprint["warmup_s"]),
         )
         left_s = expected.left_s(trials, part=part, elapsed_s=elapsed_s)
-        return f"{'about' if expected.measured else 'at least'} {duration(left_s)} left"
+        if expected.measured:
+            return f"about {duration(left_s)} left"
+        return f"at least {at_least(left_s)} left"
 
     def row(self, trial: TrialRecord) -> list[str]:
         return self.table.row(trial, absolute_budget(self.record, self.trials))

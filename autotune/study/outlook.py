@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,17 @@ def outlook(job: Job) -> dict[str, Any]:
         "notes": job.trace.notes.sentences(),
         "cells": len(job.lattice.cells()),
         "trials": job.settings.trials,
-        "replay_hours_at_least": round(
-            job.settings.trials * (job.trace.duration_s + job.settings.warmup_s) / 3600, 2
-        ),
+        "replay_hours_at_least": _replay_hours(job),
         "vllm_version": job.info.vllm_version,
         "device": job.info.device,
     }
+
+
+def _replay_hours(job: Job) -> float:
+    """Return what windows and warm-ups take by themselves, rounded down."""
+    window_s = job.trace.duration_s
+    trial_s = window_s + min(job.settings.warmup_s, window_s)
+    return math.floor(job.settings.trials * trial_s / 3600 * 1e4) / 1e4
 
 
 def too_few_requests_for(job: Job) -> list[dict[str, Any]]:

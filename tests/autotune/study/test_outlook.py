@@ -25,6 +25,15 @@ def test_the_plan_of_a_job() -> None:
     assert (plan["too_long"], plan["too_long_requests"]) == ("error", 0)
 
 
+def test_the_time_is_a_lower_bound() -> None:
+    job = job_of(trials=3)
+    window_s = job.trace.duration_s
+    for warmup_s, trial_s in ((1.5, window_s + 1.5), (9999.0, 2 * window_s)):
+        settings = job.settings.model_copy(update={"warmup_s": warmup_s})
+        hours = outlook(replace(job, settings=settings))["replay_hours_at_least"]
+        assert 3 * trial_s - 0.5 < 3600 * hours <= 3 * trial_s
+
+
 def test_a_window_too_short_for_a_bound_is_named() -> None:
     plan = outlook(job_of(budget="ttft_p95:300 ttft_p95:0.9x tpot_p99:16 tpot_p99:1x itl_max:99"))
     assert plan["too_few_requests_for"] == [
