@@ -109,7 +109,7 @@ def _of_nothing(judgement: Judgement) -> str:
     )
     name = limits(cell.candidate)
     if surely:
-        return f"with 95 % confidence {bounds}, which is over its limit for {name} too"
+        return f"with 95 % confidence {bounds} for {name}, still over the limit"
     known = f"with 95 % confidence {bounds} only, so " if bounds else ""
     return f"{known}another replay of {name} may keep the budget"
 

@@ -195,8 +195,8 @@ def test_nothing_feasible_beyond_doubt() -> None:
     nearest = replace(CELLS[0], intervals={"tpot_p95": [18.2, 21.0]})
     verdict = judgement("nothing_feasible", winner=None, nearest=0, cells=(nearest,))
     assert (
-        "How sure: with 95 % confidence tpot_p95 is at least 18.2 ms, which is over its limit for "
-        "2048/64 too."
+        "How sure: with 95 % confidence tpot_p95 is at least 18.2 ms for 2048/64, still over the "
+        "limit."
     ) in verdict_lines(verdict)
 
 
