@@ -72,6 +72,8 @@ def doctor(
         typer.echo(json.dumps({**checkup_json(checkup), "findings": found}, indent=2))
     else:
         typer.echo("\n".join(_lines(checkup, findings)))
+    if any(each.state == "fail" and each.name != "engine" for each in findings):
+        raise UsageError("it will not work like this", hint="what is marked fail says why")
     if checkup.engine.failure is not None:
         raise EnvironmentFault(
             f"the engine did not start: {checkup.engine.failure}",
@@ -80,10 +82,25 @@ def doctor(
 
 
 def _lines(checkup: Checkup, findings: Sequence[Finding]) -> list[str]:
-    """Return the figures, and below them the findings; a sentence is not wrapped."""
+    """Return the figures, and below them the findings, of at most 80 columns each."""
+    import textwrap
+
+    from autotune.traffic.picture import WIDTH
+
     width = max(len(name) for name, _ in _figures(checkup))
     figures = [f"{name:{width}}  {value}" for name, value in _figures(checkup)]
-    return [*figures, "", *(f"{each.state:4}  {each.sentence}" for each in findings)]
+    found = (
+        textwrap.wrap(
+            each.sentence,
+            WIDTH,
+            initial_indent=f"{each.state:4}  ",
+            subsequent_indent=" " * 6,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for each in findings
+    )
+    return [*figures, "", *(line for lines in found for line in lines)]
 
 
 def _figures(checkup: Checkup) -> list[tuple[str, str]]:
@@ -105,8 +122,8 @@ def _figures(checkup: Checkup) -> list[tuple[str, str]]:
         ("tokens that fit, engine", engine.reported_tokens),
     ):
         if tokens is not None:
-            rows.append((name, str(tokens)))
+            rows.append((name, f"{tokens:,}"))
     if checkup.traffic is not None:
-        rows.append(("tokens at the peak", str(checkup.traffic.need.tokens)))
-        rows.append(("longest request", str(checkup.traffic.trace.longest_request)))
+        rows.append(("tokens at the peak", f"{checkup.traffic.need.tokens:,}"))
+        rows.append(("longest request", f"{checkup.traffic.trace.longest_request:,} tokens"))
     return rows

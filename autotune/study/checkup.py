@@ -274,6 +274,7 @@ def traffic_json(checkup: Checkup, traffic: Traffic) -> dict[str, Any]:
         "recommended_bytes": checkup.request_bytes(enough),
         "open_requests": traffic.need.open_requests,
         "peak_tokens": traffic.need.tokens,
+        "peak_blocks": traffic.need.blocks,
         "bound_tokens": traffic.need.bound_tokens,
         "peak_share": checkup.peak_share,
         "chunked_prefill": traffic.chunking.code,

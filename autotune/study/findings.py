@@ -8,9 +8,9 @@ from typing import Literal
 
 from autotune.hardware.model_shape import EngineDecides, Layers
 from autotune.study.checkup import Checkup, Traffic
-from autotune.study.kv_fit import ASSUMED_TPOT_MS, ASSUMED_TTFT_MS
+from autotune.study.kv_fit import ASSUMED_TPOT_MS, ASSUMED_TTFT_MS, Need
 
-FindingState = Literal["ok", "warn", "fail"]
+FindingState = Literal["ok", "open", "warn", "fail"]
 
 FULL_SHARE = 0.9
 """What the peak may take of the cache before it is called tight."""
@@ -32,7 +32,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence or more about one matter; ``fail`` means that it will not work like this."""
+    """One sentence or more about one matter.
+
+    ``open`` means that nobody knows yet, and ``fail`` that it will not work like this.
+    """
 
     name: str
     state: FindingState
@@ -74,14 +77,14 @@ def _vllm(checkup: Checkup) -> Finding | None:
         return Finding("engine", "fail", f"The engine did not start: {engine.failure}.")
     if engine.info is None:
         sentence = "There is no vLLM here to ask for its defaults, so only what you give is known."
-        return Finding("engine", "warn", sentence)
+        return Finding("engine", "open", sentence)
     return None
 
 
 def _bill(checkup: Checkup) -> Finding:
     bill = checkup.bill
     if isinstance(bill, EngineDecides):
-        return Finding("kv_bill", "warn", f"The engine decides what a token costs: {bill.reason}.")
+        return Finding("kv_bill", "open", f"The engine decides what a token costs: {bill.reason}.")
     sentence = f"One token costs {size(bill.bytes_per_token)} of KV cache"
     if bill.tensor_parallel_size > 1:
         sentence += f" on each of {bill.tensor_parallel_size} GPUs"
@@ -96,22 +99,24 @@ def _bill(checkup: Checkup) -> Finding:
 def _cache(checkup: Checkup) -> Finding:
     reported, estimated = checkup.engine.reported_tokens, checkup.estimated_tokens
     if reported is not None:
-        sentence = f"The engine reports room for {reported} tokens"
+        sentence = f"The engine reports room for {reported:,} tokens"
         if estimated is None:
             return Finding("kv_cache", "ok", sentence + ".")
         ratio = estimated / reported if reported else float("inf")
         state: FindingState = "ok" if abs(ratio - 1) <= RATIO_TOLERANCE else "warn"
         return Finding(
-            "kv_cache", state, f"{sentence}; the estimate is {estimated}, {ratio:.3f} times that."
+            "kv_cache",
+            state,
+            f"{sentence}; the estimate is {estimated:,}, {ratio:.3f} times that.",
         )
     if estimated is not None:
         return _estimated(checkup, estimated)
     if isinstance(checkup.pool, EngineDecides) and checkup.engine.number("kv_cache_memory_bytes"):
         reason = f"The engine decides how many tokens fit: {checkup.pool.reason}."
-        return Finding("kv_cache", "warn", reason + " Add --start to ask one.")
+        return Finding("kv_cache", "open", reason + " Add --start to ask one.")
     return Finding(
         "kv_cache",
-        "warn",
+        "open",
         "How many tokens fit is known once an engine has measured its memory: add --start, or "
         "fix the memory with --engine-arg kv_cache_memory_bytes=….",
     )
@@ -119,7 +124,7 @@ def _cache(checkup: Checkup) -> Finding:
 
 def _estimated(checkup: Checkup, tokens: int) -> Finding:
     pool, memory_bytes = checkup.pool, checkup.engine.number("kv_cache_memory_bytes") or 0
-    sentence = f"{size(memory_bytes)} of KV cache hold about {tokens} tokens (estimate)."
+    sentence = f"{size(memory_bytes)} of KV cache hold about {tokens:,} tokens (estimate)."
     longest = checkup.engine.number("max_model_len") or 0
     if isinstance(pool, EngineDecides) or pool.request_blocks(longest) < pool.blocks_in(
         memory_bytes
@@ -143,14 +148,14 @@ def _model_len(checkup: Checkup) -> Finding | None:
         return Finding(
             "max_model_len",
             "fail",
-            f"The longest request has {longest} tokens, and the model allows {context}: choose "
-            "another --window, or another model.",
+            f"The longest request has {longest:,} tokens, and the model allows {context:,}: "
+            "choose another --window, or another model.",
         )
-    sentence = f"The longest request has {longest} tokens: max_model_len={enough} is enough"
+    sentence = f"The longest request has {longest:,} tokens: max_model_len={enough} is enough"
     cost = checkup.request_bytes(enough)
     sentence += "." if cost is None else f", and one such request costs {size(cost)}."
     if chosen is not None and longest > chosen:
-        refused = f"{sentence} Yours is {chosen}, so the engine would refuse that request."
+        refused = f"{sentence} Yours is {chosen:,}, so the engine would refuse that request."
         return Finding("max_model_len", "fail", refused)
     return _wide_model_len(checkup, sentence, enough, chosen or context)
 
@@ -158,7 +163,7 @@ def _model_len(checkup: Checkup) -> Finding | None:
 def _wide_model_len(checkup: Checkup, sentence: str, enough: int, used: int | None) -> Finding:
     if used is None or used <= WIDE_FACTOR * enough:
         return Finding("max_model_len", "ok", sentence)
-    sentence += f" As it is, {used} tokens are allowed"
+    sentence += f" As it is, {used:,} tokens are allowed"
     cost = checkup.request_bytes(used)
     sentence += "." if cost is None else f", at {size(cost)} for one request."
     return Finding("max_model_len", "warn", sentence)
@@ -176,7 +181,7 @@ def _own_maximum(checkup: Checkup) -> Finding | None:
     return Finding(
         "max_model_len",
         "ok",
-        f"One request of the model's own maximum of {longest} tokens costs {size(cost)}. Give "
+        f"One request of the model's own maximum of {longest:,} tokens costs {size(cost)}. Give "
         "--trace to see what your traffic needs.",
     )
 
@@ -195,8 +200,8 @@ def _chunking_sentence(traffic: Traffic) -> str:
             "Whether prefill is chunked depends on the step budget, which is not known here: "
             "give --engine-arg max_num_batched_tokens=…."
         )
-    many = f"{chunking.prompts_over} of {len(prompts)} prompts"
-    step = f"the {chunking.chunk_tokens} tokens that one step takes of a prompt"
+    many = f"{chunking.prompts_over:,} of {len(prompts):,} prompts"
+    step = f"the {chunking.chunk_tokens:,} tokens that one step takes of a prompt"
     if chunking.code == "off":
         return (
             "Chunked prefill is off (enable_chunked_prefill is false): a prompt waits until it "
@@ -206,12 +211,12 @@ def _chunking_sentence(traffic: Traffic) -> str:
         return f"Chunked prefill is in effect: {many} are longer than {step}."
     if chunking.code == "budget_holds_all":
         return (
-            f"Chunked prefill is on but not in effect: one step takes {chunking.chunk_tokens} "
+            f"Chunked prefill is on but not in effect: one step takes {chunking.chunk_tokens:,} "
             "tokens of a prompt, as much as the longest request that the engine allows. A prompt "
             "is split only where several queue for one step."
         )
     return (
-        f"Chunked prefill is on but not in effect: the longest prompt has {longest} tokens, no "
+        f"Chunked prefill is on but not in effect: the longest prompt has {longest:,} tokens, no "
         f"more than {step}. A prompt is split only where several queue for one step."
     )
 
@@ -222,8 +227,9 @@ def _fit(checkup: Checkup) -> Finding | None:
     need, share = checkup.traffic.need, checkup.peak_share
     sentence = (
         f"If a request takes {ASSUMED_TTFT_MS:.0f} ms to its first token and "
-        f"{ASSUMED_TPOT_MS:.0f} ms for each further one, at most {need.open_requests} are open "
-        f"at once; those that run hold {need.tokens} tokens."
+        f"{ASSUMED_TPOT_MS:.0f} ms for each further one, at most {need.open_requests:,} are open "
+        f"at once; those that run hold {need.tokens:,} tokens"
+        f"{_in_blocks(checkup, need)}."
     )
     if share is None:
         return Finding("kv_fit", "ok", sentence)
@@ -236,6 +242,13 @@ def _fit(checkup: Checkup) -> Finding | None:
         f"{sentence} Expect requests to wait or to be preempted: lower max_num_seqs, or give the "
         "cache more memory.",
     )
+
+
+def _in_blocks(checkup: Checkup, need: Need) -> str:
+    """Say in how many blocks they come, as each request leaves its last one empty in part."""
+    if need.blocks is None or isinstance(checkup.pool, EngineDecides):
+        return ""
+    return f", in {need.blocks:,} blocks of up to {checkup.pool.rules.block_size} each"
 
 
 _CHECKS: tuple[Callable[[Checkup], Finding | None], ...] = (

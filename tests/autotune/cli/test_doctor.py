@@ -23,8 +23,10 @@ def test_a_checkup_is_figures_and_sentences(autotune: Autotune) -> None:
     assert lines[0].split() == ["model", "demo:tiny-llama"]
     assert "layers              4 full attention (2 KV heads × 32)" in lines
     assert "ok    One token costs 1 KiB of KV cache." in lines
-    assert any(line.startswith("warn  There is no vLLM here") for line in lines)
-    assert any("max_model_len=3776 is enough" in line for line in lines)
+    assert "longest request     3,744 tokens" in lines
+    assert any(line.startswith("open  There is no vLLM here") for line in lines)
+    assert "max_model_len=3776 is enough" in " ".join(ran.out.split())
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_checkup_in_json(autotune: Autotune) -> None:
@@ -32,8 +34,19 @@ def test_a_checkup_in_json(autotune: Autotune) -> None:
     shown = json.loads(ran.out)
     assert shown["kv"]["bytes_per_token"] == 1024
     assert shown["traffic"] is None
-    assert [each["state"] for each in shown["findings"]] == ["warn", "ok", "warn", "ok"]
+    assert [each["state"] for each in shown["findings"]] == ["open", "ok", "open", "ok"]
     assert set(shown["findings"][0]) == {"name", "state", "sentence"}
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_what_will_not_work_is_no_success(autotune: Autotune, form: str) -> None:
+    ran = autotune(
+        "doctor", "demo:tiny-llama", "--trace", "demo:mixed", "--format", form,
+        "--engine-arg", "max_model_len=1024",
+    )  # fmt: skip
+    assert ran.code == 2
+    assert "so the engine would refuse that request" in " ".join(ran.out.split())
+    assert ran.err == "error: it will not work like this\nhint: what is marked fail says why\n"
 
 
 def test_a_bill_that_is_not_ours_to_make(autotune: Autotune, tmp_path: Path) -> None:

@@ -135,9 +135,9 @@ def test_without_vllm_there_is_the_bill(clinic: Clinic) -> None:
         "kv_cache",
         "max_model_len",
     ]
-    assert finding(checkup, "engine").state == "warn"
+    assert finding(checkup, "engine").state == "open"
     assert finding(checkup, "kv_bill").sentence == "One token costs 128 KiB of KV cache."
-    assert "131072 tokens costs 16 GiB" in finding(checkup, "max_model_len").sentence
+    assert "131,072 tokens costs 16 GiB" in finding(checkup, "max_model_len").sentence
     assert "--start" in finding(checkup, "kv_cache").sentence
 
 
@@ -157,7 +157,7 @@ def test_vllm_is_asked_and_no_engine_started(clinic: Clinic) -> None:
     assert checkup.cache_tokens == checkup.estimated_tokens == 131072
     found = finding(checkup, "kv_cache")
     assert found == Finding(
-        "kv_cache", "ok", "16 GiB of KV cache hold about 131072 tokens (estimate)."
+        "kv_cache", "ok", "16 GiB of KV cache hold about 131,072 tokens (estimate)."
     )
 
 
@@ -183,13 +183,13 @@ def test_a_started_engine_is_compared_with_the_estimate(
     assert (checkup.cache_tokens, checkup.estimated_tokens) == (reported, 131072)
     found = finding(checkup, "kv_cache")
     assert found.state == state
-    assert f"reports room for {reported} tokens; the estimate is 131072" in found.sentence
+    assert f"reports room for {reported:,} tokens; the estimate is 131,072" in found.sentence
     assert checkup_json(checkup)["engine"]["ratio"] == pytest.approx(131072 / reported)
 
 
 def test_without_a_fixed_memory_the_engines_figure_stands_alone(clinic: Clinic) -> None:
     checkup = clinic.check(engine=OneEngine(tokens=5000), start=True)
-    assert finding(checkup, "kv_cache").sentence == "The engine reports room for 5000 tokens."
+    assert finding(checkup, "kv_cache").sentence == "The engine reports room for 5,000 tokens."
     assert checkup_json(checkup)["engine"]["ratio"] is None
 
 
@@ -220,7 +220,10 @@ def test_traffic_that_fits(clinic: Clinic) -> None:
     )
     assert "1 of 3 prompts are longer" in finding(checkup, "chunked_prefill").sentence
     assert "at most 3 are open at once" in finding(checkup, "kv_fit").sentence
-    assert "3% of the cache" in finding(checkup, "kv_fit").sentence
+    # Each request leaves its last block of 16 empty in part.
+    fit = finding(checkup, "kv_fit").sentence
+    assert "hold 3,760 tokens, in 236 blocks of up to 16 each. That is 3% of the cache" in fit
+    assert checkup_json(checkup)["traffic"]["peak_blocks"] == 236
 
 
 def test_traffic_that_does_not_fit(clinic: Clinic) -> None:
@@ -254,21 +257,21 @@ def test_a_model_length_beyond_need_is_priced(clinic: Clinic) -> None:
     found = finding(checkup, "max_model_len")
     assert found.state == "warn"
     assert "max_model_len=3136 is enough, and one such request costs 392 MiB" in found.sentence
-    assert "131072 tokens are allowed, at 16 GiB for one request" in found.sentence
+    assert "131,072 tokens are allowed, at 16 GiB for one request" in found.sentence
 
 
 def test_a_model_length_below_need_fails(clinic: Clinic) -> None:
     checkup = clinic.check(engine=OneEngine(), lengths=((3000, 100),), max_model_len=2048)
     found = finding(checkup, "max_model_len")
     assert found.state == "fail"
-    assert "Yours is 2048" in found.sentence
+    assert "Yours is 2,048" in found.sentence
 
 
 def test_requests_beyond_the_model_fail(clinic: Clinic) -> None:
     config = {**LLAMA, "max_position_embeddings": 2048}
     found = finding(clinic.check(config, lengths=((3000, 100),)), "max_model_len")
     assert found.state == "fail"
-    assert "the model allows 2048" in found.sentence
+    assert "the model allows 2,048" in found.sentence
 
 
 def test_what_is_enough_does_not_exceed_the_model(clinic: Clinic) -> None:
@@ -282,7 +285,7 @@ def test_what_is_enough_does_not_exceed_the_model(clinic: Clinic) -> None:
     ("arguments", "words"),
     [
         ({"enable_chunked_prefill": False}, "Chunked prefill is off"),
-        ({"max_num_batched_tokens": 4096}, "not in effect: the longest prompt has 3000 tokens"),
+        ({"max_num_batched_tokens": 4096}, "not in effect: the longest prompt has 3,000 tokens"),
         (
             {"max_num_batched_tokens": 8192, "max_model_len": 8192},
             "as much as the longest request",
@@ -323,7 +326,7 @@ def test_what_cannot_be_counted_is_left_to_the_engine(clinic: Clinic) -> None:
     )
     assert "The engine decides what a token costs" in finding(checkup, "kv_bill").sentence
     assert "Add --start" in finding(checkup, "kv_cache").sentence
-    assert finding(checkup, "max_model_len").sentence.endswith("131072 tokens are allowed.")
+    assert finding(checkup, "max_model_len").sentence.endswith("131,072 tokens are allowed.")
     shown = checkup_json(checkup)
     assert shown["kv"] == {
         "engine_decides": "sparse attention keeps an index beside the cache (index_topk)"
