@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -224,6 +225,8 @@ def environment_names() -> set[str]:
                     if isinstance(node, ast.Constant)
                     and isinstance(node.value, str)
                     and re.fullmatch(r"[A-Z]+_[A-Z_]+|COLUMNS", node.value)
+                    # Of the system, not of the environment.
+                    and node.value not in os.sysconf_names
                 }
     return found
 

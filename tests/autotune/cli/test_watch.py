@@ -70,7 +70,9 @@ def test_a_pipe_gets_a_line_at_each_end_of_a_trial(capsys: pytest.CaptureFixture
     assert said == "[asking] vLLM"
     assert table[0].split()[:3] == ["trial", "phase", "tokens/seqs"]
     assert table[1].split() == ["ms", "ms", "ms", "tok/s"]
-    assert first == ("trial 0 (1 of 8) baseline 512/64: starting an engine; at least 8 min 8 s left")
+    assert first == (
+        "trial 0 (1 of 8) baseline 512/64: starting an engine; at least 8 min 8 s left"
+    )
     assert row == (
         "    0   baseline       512/64     120.0       9.5         -      900  met     balanced"
     )
