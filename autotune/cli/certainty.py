@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from objectives.limits import Limit
     from objectives.statistics import Interval
 
-_WORTH_SAYING = 0.05
-"""Per cent of the way from the limits to the best seen that a choice may lose unmentioned."""
+_WORTH_SAYING = 0.0005
+"""Share of the way from the limits to the best seen that a choice may lose unmentioned."""
 
 _FACTOR_FROM = 2.0
 """Repeats that differ by more are said to differ by a factor, not by per cent."""
@@ -35,6 +35,8 @@ def certainty_lines(judgement: Judgement) -> Iterator[str]:
     elif judgement.certainty is not None:
         yield from _of_winner(judgement, judgement.winner, judgement.certainty)
     yield _repeats(judgement)
+    if judgement.winner is not None:
+        yield from _little_room(judgement, judgement.cells[judgement.winner])
 
 
 def gain_text(judgement: Judgement, gain: tuple[float, Interval]) -> str:
@@ -59,22 +61,27 @@ def _way(judgement: Judgement) -> str:
 
 def _of_winner(judgement: Judgement, winner: int, certainty: Certainty) -> Iterator[str]:
     name = limits(judgement.cells[winner].candidate)
+    if sum(cell.feasible for cell in judgement.cells) == 1:
+        met = "meets the budget" if judgement.budget.limits else "has no failed request"
+        yield f"How sure: {name} is the only candidate that {met}, so no other was in question."
+        return
     share = certainty.probability[winner]
     rivals = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
     also = "" if rivals == [name] else f", and {' or '.join(rivals)} in 90 % of them"
     yield f"How sure: in {share:.0%} of {RESAMPLES} resamples {name} is best{also}."
-    loss = 100 * certainty.expected_opportunity_cost
+    cost = certainty.expected_opportunity_cost
+    # 3.04 % must not read as 3.0 %, of which 3 % would be enough.
+    close = cost > CONVERGED_COST and round(100 * cost, 1) <= 100 * CONVERGED_COST
+    loss = f"{100 * cost:.{3 if close else 1}f} %"
     settled = f"up to {100 * CONVERGED_COST:.0f} % counts as settled"
     if judgement.code == "keep_default":
         yield from _seemed(judgement, winner)
-        yield f"Keeping it loses {loss:.1f} % {_way(judgement)} on average; {settled}."
-    elif loss > 100 * CONVERGED_COST:
+        yield f"Keeping it loses {loss} {_way(judgement)} on average; {settled}."
+    elif cost > CONVERGED_COST:
+        yield f"That leaves too much at stake: on average {loss} {_way(judgement)}; {settled}."
+    elif cost >= _WORTH_SAYING:
         yield (
-            f"That leaves too much at stake: on average {loss:.1f} % {_way(judgement)}; {settled}."
-        )
-    elif loss >= _WORTH_SAYING:
-        yield (
-            f"If it is not the best after all, little is at stake: on average {loss:.1f} % "
+            f"If it is not the best after all, little is at stake: on average {loss} "
             f"{_way(judgement)}."
         )
 
@@ -125,6 +132,24 @@ def _repeats(judgement: Judgement) -> str:
         return "No candidate was measured twice, so the noise between replays is not known."
     spreads = joined([text for _, text in _spreads(judgement)]) or "nothing that was measured"
     return f"Repeats of one candidate differ {spreads} (one standard deviation, {_count(noise)})."
+
+
+def _little_room(judgement: Judgement, chosen: Cell) -> Iterator[str]:
+    """Say which limits another replay may break, as repeats differ by more than the room left."""
+    if judgement.noise is None:
+        return
+    sigmas = dict(zip(judgement.names, judgement.noise.sigma, strict=True))
+    tight = [
+        limit.key
+        for limit in judgement.budget.limits
+        if (value := chosen.metrics.get(limit.key))
+        and value * math.exp(sigmas.get(limit.key, 0.0)) > (limit.limit_ms or math.inf)
+    ]
+    if tight:
+        yield (
+            f"That is more than the room left below the limit on {joined(tight)}: another replay "
+            "may break it."
+        )
 
 
 def _count(noise: Noise) -> str:

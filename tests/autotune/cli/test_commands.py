@@ -121,6 +121,18 @@ def test_show_says_the_verdict(autotune: Autotune, studies: str) -> None:
     assert (ran.code, ran.out.splitlines()[1]) == (0, "Nothing keeps the budget.")
 
 
+def test_show_of_a_study_that_runs_does_not_ask_for_more_trials(
+    autotune: Autotune, tmp_path: Path
+) -> None:
+    with opened(tmp_path, job_of(trials=2), ScriptedEngines()) as running:
+        running.controller.run()
+        running.repository.set_state(running.study_id, "running")
+    ran = autotune("show", "--storage", f"sqlite:///{tmp_path / 'study.db'}")
+    assert ran.out.startswith("Study 'study': running, 2 of 2 trials.")
+    assert "the study has not ended" in ran.out
+    assert "--trials" not in ran.out
+
+
 def test_show_as_json(autotune: Autotune, studies: str) -> None:
     body = json.loads(autotune("show", "--storage", studies, "--format", "json").out)
     assert (body["study"], body["state"]) == ("knee", "finished")

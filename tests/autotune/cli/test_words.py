@@ -105,6 +105,12 @@ def judgement(
 
 
 UNREPEATED = "No candidate was measured twice, so the noise between replays is not known."
+TIGHT = {
+    winner: (
+        f"That is more than the room left below the limit on {limit}: another replay may break it."
+    )
+    for winner, limit in ((0, "tpot_p95"), (1, "ttft_p95"))
+}
 NOISE = Noise(np.array([1.04, 0.02, math.nan]), 3)
 
 
@@ -233,7 +239,7 @@ def test_too_noisy_to_tell(winner: int, said: str) -> None:
         "Not converged: too noisy to tell. Repeats of one candidate differ by a factor of 2.8 in "
         f"ttft_p95, {said}"
     )
-    assert lines[-5:-1] == [
+    assert lines[-6:-1] == [
         (
             "That leaves too much at stake: on average 38.3 % of the way from your limits to the "
             "best seen; up to 3 % counts as settled."
@@ -242,9 +248,39 @@ def test_too_noisy_to_tell(winner: int, said: str) -> None:
             "Repeats of one candidate differ by a factor of 2.8 in ttft_p95 and by 2 % in "
             "tpot_p95 (one standard deviation, from 3 repeats)."
         ),
+        TIGHT[winner],
         "Next: a quieter machine, or a longer --window of the trace, either as a new study.",
         "Or the same command with --trials raised by 8: it keeps these trials and adds 8.",
     ]
+
+
+def test_the_only_candidate_that_meets_the_budget_is_not_called_the_best_of_many() -> None:
+    cells = (replace(CELLS[0], feasible=False), CELLS[1], replace(CELLS[2], feasible=False))
+    lines = verdict_lines(judgement("knee", winner=1, cells=cells))
+    said = [line for line in lines if line.startswith("How sure")]
+    assert said == [
+        (
+            "How sure: 512/64 is the only candidate that meets the budget, so no other was in "
+            "question."
+        )
+    ]
+
+
+def test_noise_beyond_the_room_that_is_left_below_a_limit() -> None:
+    said = (
+        "That is more than the room left below the limit on ttft_p95: another replay may break it."
+    )
+    assert said in verdict_lines(judgement("knee", winner=1, noise=NOISE))
+    calm = Noise(np.array([0.01, 0.02, 0.0]), 3)
+    assert said not in verdict_lines(judgement("knee", winner=1, noise=calm))
+
+
+def test_a_loss_just_over_what_counts_as_settled_is_not_rounded_to_it() -> None:
+    lines = verdict_lines(judgement("not_converged", winner=1, expected_loss=0.0304))
+    assert (
+        "That leaves too much at stake: on average 3.040 % of the way from your limits to the "
+        "best seen; up to 3 % counts as settled."
+    ) in lines
 
 
 @pytest.mark.parametrize("code", ["knee", "keep_default", "not_converged", "nothing_feasible"])
