@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
@@ -27,10 +26,12 @@ SMALL = Lattice({TOKENS: (512, 1024), SEQS: (16, 32)})
 
 
 class Search:
-    """An Optuna study on a file, whose cells are each tried once; it can be opened again."""
+    """An Optuna study whose cells are each tried once; on a file, it can be opened again."""
 
-    def __init__(self, folder: Path, *, lattice: Lattice = LATTICE, seed: int = 0) -> None:
-        self._url = f"sqlite:///{folder / 'study.db'}"
+    def __init__(
+        self, folder: Path | None = None, *, lattice: Lattice = LATTICE, seed: int = 0
+    ) -> None:
+        self._folder = folder
         self.lattice = lattice
         self.closed: set[str] = set()
         self._seed = seed
@@ -38,7 +39,11 @@ class Search:
 
     def open(self) -> None:
         sampler = UntestedCellSampler(self.lattice, lambda: self._is_open, seed=self._seed)
-        self.study = open_optuna_study(self._url, "s", directions=3, sampler=sampler)
+        if self._folder is None:
+            self.study = optuna.create_study(directions=["minimize"] * 3, sampler=sampler)
+        else:
+            url = f"sqlite:///{self._folder / 'study.db'}"
+            self.study = open_optuna_study(url, "s", directions=3, sampler=sampler)
 
     def close(self) -> None:
         close_optuna_study(self.study)
@@ -56,17 +61,13 @@ class Search:
 
 
 @pytest.fixture
-def search(tmp_path: Path) -> Iterator[Search]:
-    opened = Search(tmp_path)
-    yield opened
-    opened.close()
+def search() -> Search:
+    return Search()
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Search]:
-    opened = Search(tmp_path, lattice=SMALL)
-    yield opened
-    opened.close()
+def small() -> Search:
+    return Search(lattice=SMALL)
 
 
 def test_no_cell_is_suggested_twice_until_all_are_done(small: Search) -> None:
@@ -134,9 +135,8 @@ def test_learning_asks_for_better_cells_than_chance(search: Search) -> None:
 
 def test_reopening_changes_nothing(tmp_path: Path) -> None:
     asked = []
-    for folder, stop_after in (("whole", None), ("reopened", 4)):
-        (tmp_path / folder).mkdir()
-        search = Search(tmp_path / folder, seed=3)
+    for folder, stop_after in ((None, None), (tmp_path, 4)):
+        search = Search(folder, seed=3)
         cells = []
         for count in range(9):
             if count == stop_after:
@@ -148,18 +148,16 @@ def test_reopening_changes_nothing(tmp_path: Path) -> None:
     assert asked[0] == asked[1]
 
 
-def test_trials_without_a_result_change_no_suggestion(tmp_path: Path) -> None:
+def test_trials_without_a_result_change_no_suggestion() -> None:
     asked = []
-    for folder in ("whole", "interrupted"):
-        (tmp_path / folder).mkdir()
-        search = Search(tmp_path / folder)
+    for interrupted in (False, True):
+        search = Search()
         cells = [search.step() for _ in range(3)]
-        if folder == "interrupted":
+        if interrupted:
             number, cell = ask(search.study, LATTICE, None, {})
             search.study.tell(number, state=TrialState.FAIL)
             cells.append(search.step(cell))
         cells += [search.step() for _ in range(8 - len(cells))]
-        search.close()
         asked.append(cells)
     assert asked[0] == asked[1]
 
