@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from autotune.cli.signals import ended_by_signals
+from autotune.cli.signals import end_on_signals
 
 
 def main() -> None:
     """Run the command line and leave with its exit code; a signal is answered from here on."""
-    with ended_by_signals():
-        # Takes tenths of a second.
-        from autotune.cli.main import run
+    end_on_signals()
+    # Takes tenths of a second.
+    from autotune.cli.main import run
 
-        run()
+    run()
 
 
 if __name__ == "__main__":

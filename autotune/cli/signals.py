@@ -22,19 +22,19 @@ class Interrupted(BaseException):
         self.exit_code = 128 + signum
 
 
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Within the block a signal ends us with one line, where there is nothing to tidy up.
+def end_on_signals() -> None:
+    """Have a signal end us with one line, while there is nothing to tidy up: at both ends.
 
-    An exception would not do: Python drops those that come at some moments of an import.
+    An exception would not do: Python drops those that come at some moments of an import, and of
+    its own end.
     """
 
     def at_once(signum: int, _frame: FrameType | None) -> None:
         _tell(f"{signal.Signals(signum).name}: stopped.\n")
         os._exit(128 + signum)
 
-    with _handled_by(at_once):
-        yield
+    for each in _heeded():
+        signal.signal(each, at_once)
 
 
 @contextmanager

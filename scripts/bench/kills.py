@@ -78,7 +78,8 @@ def announce(owner: Any, name: str, phase: str, descriptor: int) -> None:
 def run_announced(descriptor: int, arguments: Sequence[str]) -> None:
     """Run ``autotune`` with these arguments."""
     from autotune import controller, tuning
-    from autotune.cli import main, tune
+    from autotune.__main__ import main
+    from autotune.cli import tune
     from autotune.cli.watch import ScreenWatcher
     from autotune.engine.supervisor import Supervisor
     from storage.repository import Repository
@@ -99,7 +100,7 @@ def run_announced(descriptor: int, arguments: Sequence[str]) -> None:
 
     setattr(ScreenWatcher, "progress", noted)  # noqa: B010 - as in announce.
     sys.argv = ["autotune", *arguments]
-    main.run()
+    main()
 
 
 # The parent.
