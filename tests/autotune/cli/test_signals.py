@@ -116,10 +116,11 @@ def test_the_installed_command_answers_signals_from_its_first_import_on() -> Non
     assert project["project"]["scripts"] == {"autotune": "autotune.__main__:main"}
 
 
-def test_after_the_command_signals_mean_what_they_meant_before(
+def test_signals_are_answered_before_during_and_after_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    heeded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.getsignal(each) for each in heeded}
     during: list[object] = []
 
     def command(**_: object) -> None:
@@ -127,11 +128,14 @@ def test_after_the_command_signals_mean_what_they_meant_before(
 
     monkeypatch.setattr(main, "app", command)
     monkeypatch.setattr(sys, "argv", ["autotune"])
-    with pytest.raises(SystemExit):
-        entry()
-    assert before == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    assert during
-    assert during[0] not in before
+    try:
+        with pytest.raises(SystemExit):
+            entry()
+        after = signal.getsignal(signal.SIGINT)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert len({before[signal.SIGINT], during[0], after}) == 3
 
 
 def test_a_second_signal_ends_at_once() -> None:
