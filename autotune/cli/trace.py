@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Format, OutputFormat
+from autotune.cli.options import Format, OutputFormat, Window
 
 if TYPE_CHECKING:
     from autotune.traffic.model import Trace
     from autotune.traffic.scenarios import Scenario
+    from autotune.traffic.window import WindowSpec
     from objectives.classes import LengthClass
 
-app = typer.Typer(name="trace", help="Import, inspect, cut and make traces.", no_args_is_help=True)
+app = typer.Typer(
+    name="trace",
+    help="Import, inspect, cut and make traces.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 class ScenarioName(StrEnum):
@@ -47,7 +53,7 @@ ReadAs = Annotated[TraceFormat, typer.Option("--format", help="The form of the s
 def import_(
     source: Source, destination: Destination, *, trace_format: ReadAs = TraceFormat.AUTO
 ) -> None:
-    """Convert a trace to this project's form: JSON Lines and a description beside them."""
+    """Convert a trace to JSON Lines with a description beside them."""
     _check(destination)
     _save(_load(source, trace_format), destination)
 
@@ -62,20 +68,25 @@ def inspect(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="Classes of prompt length, as in 'short:0-2000 long:2000-'.",
-            show_default="one cut, if lengths form two groups",
+            help="Classes of prompt length, as in 'short:0-2000 long:2000-'. "
+            "[default: one cut, if lengths form two groups]"
         ),
     ] = None,
+    window: Window = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show what a trace says about the limits: rates, lengths, classes, prefixes."""
+    """Show rates, lengths, classes and shared prefixes of a trace."""
     import json
     from dataclasses import asdict
 
     from autotune.traffic.inspect import describe
     from autotune.traffic.picture import picture
+    from autotune.traffic.window import parse_window
 
+    wanted = None if window is None else parse_window(window)
     trace = _load(source)
+    if wanted is not None:
+        trace = _cut(trace, wanted)
     chosen = None if classes is None else _parse_classes(classes)
     summary = describe(trace, budget_tokens=budget_tokens, classes=chosen)
     if output_format is OutputFormat.JSON:
@@ -94,18 +105,13 @@ def window(
         typer.Option("--window", help="600:900 in seconds, or busiest:10m.", show_default=False),
     ],
 ) -> None:
-    """Cut a window out of a trace; its times then count from the start of the window."""
+    """Cut a window out of a trace. Times then count from its start."""
     from autotune.traffic.window import parse_window
 
     wanted = parse_window(spec)
     _check(destination)
     trace = _load(source)
-    start_s, end_s = wanted.bounds(trace)
-    _note(f"The window is {start_s:g} s to {end_s:g} s.")
-    cut = wanted.apply(trace)
-    for sentence in cut.notes.since(trace.notes):
-        _note(sentence)
-    _save(cut, destination)
+    _save(_cut(trace, wanted), destination)
 
 
 _LENGTHS_HELP = "such as median=200,sigma=0.6,min=60,max=600, each part optional."
@@ -117,7 +123,7 @@ def synth(
     *,
     scenario: Annotated[ScenarioName, typer.Option(help="The kind of traffic.")],
     rate: Annotated[float, typer.Option(help="Requests per second.")],
-    duration: Annotated[float, typer.Option(help="Seconds of traffic.")],
+    duration: Annotated[str, typer.Option(help="Length of the traffic: 600 (seconds), 10m, 2h.")],
     seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
     burstiness: Annotated[
         float, typer.Option(help="Shape of the Gamma gaps: 1 is Poisson, less is burstier.")
@@ -128,15 +134,19 @@ def synth(
     block_size: Annotated[int, typer.Option(help="Prompt tokens of one hash id.")] = 16,
     document_share: Annotated[
         float | None,
-        typer.Option(help="Share of documents.", show_default="that of the scenario"),
+        typer.Option(help="Share of documents. [default: that of the scenario]"),
     ] = None,
     chat_prompt: Annotated[str | None, typer.Option(help=f"Prompts, {_LENGTHS_HELP}")] = None,
     chat_output: Annotated[str | None, typer.Option(help=f"Outputs, {_LENGTHS_HELP}")] = None,
     document_prompt: Annotated[str | None, typer.Option(help=f"Prompts, {_LENGTHS_HELP}")] = None,
     document_output: Annotated[str | None, typer.Option(help=f"Outputs, {_LENGTHS_HELP}")] = None,
 ) -> None:
-    """Make traffic of chats, documents or both; the same arguments give the same bytes."""
+    """Make traffic of chats, documents or both.
+
+    The same arguments give the same bytes.
+    """
     from autotune.traffic.synth import synthesize
+    from autotune.traffic.window import parse_duration
 
     _check(destination)
     chosen = _adjusted_scenario(
@@ -148,7 +158,7 @@ def synth(
     trace = synthesize(
         chosen,
         rate=rate,
-        duration_s=duration,
+        duration_s=parse_duration(duration),
         seed=seed,
         burstiness=burstiness,
         prefix_sharing=prefix_sharing,
@@ -169,19 +179,35 @@ def _adjusted_scenario(
     from autotune.traffic.scenarios import Population, adjusted, scenario_named
 
     base = scenario_named(name)
+    share = base.document_share if document_share is None else document_share
+    _refuse_idle("document", document, 1 - share)
+    _refuse_idle("chat", chat, share)
 
-    def changed(population: Population, texts: tuple[str | None, str | None]) -> Population:
+    def changed(kind: str, population: Population, texts: tuple[str | None, ...]) -> Population:
+        prompt, output = texts
         return Population(
-            prompt=adjusted(population.prompt, texts[0]),
-            output=adjusted(population.output, texts[1]),
+            prompt=adjusted(population.prompt, prompt, option=f"--{kind}-prompt"),
+            output=adjusted(population.output, output, option=f"--{kind}-output"),
         )
 
     return replace(
         base,
-        document_share=base.document_share if document_share is None else document_share,
-        chat=changed(base.chat, chat),
-        document=changed(base.document, document),
+        document_share=share,
+        chat=changed("chat", base.chat, chat),
+        document=changed("document", base.document, document),
     )
+
+
+def _refuse_idle(kind: str, texts: tuple[str | None, ...], others_share: float) -> None:
+    """Refuse lengths of requests of which there are none."""
+    from autotune.errors import UsageError
+
+    for part, text in zip(("prompt", "output"), texts, strict=True):
+        if text is not None and others_share == 1:
+            raise UsageError(
+                f"--{kind}-{part}: this traffic has no {kind}s",
+                hint="choose --scenario mixed, or a --document-share between 0 and 1",
+            )
 
 
 def _parse_classes(text: str) -> tuple[LengthClass, ...]:
@@ -204,6 +230,16 @@ def _load(source: str, trace_format: str = "auto") -> Trace:
     for sentence in trace.notes.sentences():
         _note(sentence)
     return trace
+
+
+def _cut(trace: Trace, wanted: WindowSpec) -> Trace:
+    """Return the window of a trace, and say on stderr where it lies."""
+    start_s, end_s = wanted.bounds(trace)
+    _note(f"The window is {start_s:g} s to {end_s:g} s.")
+    cut = wanted.apply(trace)
+    for sentence in cut.notes.since(trace.notes):
+        _note(sentence)
+    return cut
 
 
 def _check(destination: Path) -> None:

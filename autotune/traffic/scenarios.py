@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autotune.errors import UsageError
@@ -32,8 +33,9 @@ class Lengths:
         ordered = 1 <= self.minimum <= self.median <= self.maximum <= MAX_TOKENS
         if not (ordered and 0 <= self.sigma <= 5):
             raise UsageError(
-                f"no distribution of lengths: {self}",
-                hint="1 <= min <= median <= max and sigma from 0 to 5",
+                f"no distribution of lengths: min {self.minimum}, median {self.median:g}, "
+                f"max {self.maximum}, sigma {self.sigma:g}",
+                hint="1 <= min <= median <= max <= 10000000 and sigma from 0 to 5",
             )
 
 
@@ -98,23 +100,38 @@ def scenario_named(name: str) -> Scenario:
     return SCENARIOS[name]
 
 
-def adjusted(lengths: Lengths, text: str | None) -> Lengths:
+def adjusted(lengths: Lengths, text: str | None, *, option: str = "lengths") -> Lengths:
     """Return ``lengths`` changed as in ``median=200,sigma=0.6,min=60,max=600``.
 
     Raises:
-        UsageError: not of that form, or the result is no distribution.
+        UsageError: not of that form, or the result is no distribution; the message begins with
+            ``option``.
     """
     fields = {"median": "median", "sigma": "sigma", "min": "minimum", "max": "maximum"}
     changes: dict[str, float] = {}
     for item in filter(None, (text or "").split(",")):
         name, _, value = (part.strip() for part in item.partition("="))
         if name not in fields:
-            raise UsageError(f"unknown part of a length: {item!r}", hint=_LENGTHS_HINT)
+            raise UsageError(f"{option}: unknown part {item!r}", hint=_LENGTHS_HINT)
         try:
             changes[fields[name]] = int(value) if name in ("min", "max") else float(value)
         except ValueError as error:
-            raise UsageError(f"no number: {item!r}", hint=_LENGTHS_HINT) from error
-    return replace(lengths, **changes)  # type: ignore[arg-type]  # min and max are integers
+            raise UsageError(f"{option}: no number: {item!r}", hint=_LENGTHS_HINT) from error
+    try:
+        return replace(lengths, **changes)  # type: ignore[arg-type]  # min and max are integers
+    except UsageError as error:
+        hint = _missing_part(lengths, changes) or error.hint
+        raise UsageError(f"{option}: {error.message}", hint=hint) from error
+
+
+def _missing_part(lengths: Lengths, changes: Mapping[str, float]) -> str:
+    """Say which end a new median lies beyond, where that end was not given; '' for all else."""
+    median = changes.get("median", lengths.median)
+    if "maximum" not in changes and median > lengths.maximum:
+        return f"give max as well: it is {lengths.maximum} where it is not given"
+    if "minimum" not in changes and 1 <= median < lengths.minimum:
+        return f"give min as well: it is {lengths.minimum} where it is not given"
+    return ""
 
 
 _LENGTHS_HINT = "lengths are written median=200,sigma=0.6,min=60,max=600, each part optional"

@@ -57,17 +57,31 @@ def parse_window(text: str) -> WindowSpec:
     head, colon, tail = text.strip().partition(":")
     end_s = _seconds(tail)
     if not colon or end_s is None:
-        raise UsageError(f"no window: {text!r}", hint=_HINT)
+        raise UsageError(f"{text!r} is no window of a trace", hint=_HINT)
     if head == "busiest":
         if end_s == 0:
             raise UsageError(f"the window {text!r} has no length", hint=_HINT)
         return Busiest(end_s)
     start_s = _seconds(head)
     if start_s is None:
-        raise UsageError(f"no window: {text!r}", hint=_HINT)
+        raise UsageError(f"{text!r} is no window of a trace", hint=_HINT)
     if start_s >= end_s:
         raise UsageError(f"the window {text!r} ends before it starts", hint=_HINT)
     return Span(start_s, end_s)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``600``, ``90s``, ``10m`` or ``2h``.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    seconds = _seconds(text.strip())
+    if seconds is None:
+        raise UsageError(
+            f"{text!r} is no length of time", hint="examples: 600 (seconds), 90s, 10m, 2h"
+        )
+    return seconds
 
 
 def _seconds(text: str) -> float | None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from autotune.cli.trace import ScenarioName, TraceFormat, app
 from autotune.demo import resolve_trace
-from autotune.errors import TraceError, UsageError
+from autotune.errors import AutotuneError, TraceError, UsageError
 from autotune.traffic.formats import FORMATS
 from autotune.traffic.formats.native import meta_path
 from autotune.traffic.scenarios import SCENARIOS
@@ -30,9 +30,9 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(each) for each in arguments])
 
 
-def failure(*arguments: str | Path) -> BaseException:
+def failure(*arguments: str | Path) -> AutotuneError:
     error = run(*arguments).exception
-    assert error is not None
+    assert isinstance(error, AutotuneError)
     return error
 
 
@@ -131,6 +131,16 @@ def test_window_refuses_what_is_no_window(tmp_path: Path) -> None:
     assert isinstance(error, UsageError)
 
 
+def test_a_window_is_inspected_as_it_would_be_cut(tmp_path: Path) -> None:
+    spec = ("--window", "busiest:10s")
+    inspected = run("inspect", "demo:mixed", *spec, "--format", "json")
+    run("window", "demo:mixed", tmp_path / "a.jsonl", *spec)
+    cut = run("inspect", tmp_path / "a.jsonl", "--format", "json")
+    assert json.loads(inspected.stdout) == json.loads(cut.stdout)
+    assert inspected.stderr.startswith("The window is ")
+    assert isinstance(failure("inspect", "demo:mixed", "--window", "soon"), UsageError)
+
+
 def test_synth_takes_lengths(tmp_path: Path) -> None:
     destination = tmp_path / "a.jsonl"
     result = run(
@@ -147,6 +157,37 @@ def test_synth_takes_lengths(tmp_path: Path) -> None:
     assert set(made.output_lengths[chats].tolist()) == {9}
     assert set(made.output_lengths[~chats].tolist()) == {7}
     assert made.meta.block_size == 8
+
+
+@pytest.mark.parametrize(
+    ("scenario", "option", "said"),
+    [
+        ("short_chat", "--document-prompt", "--document-prompt: this traffic has no documents"),
+        ("long_documents", "--chat-output", "--chat-output: this traffic has no chats"),
+    ],
+)
+def test_synth_ignores_no_lengths(tmp_path: Path, scenario: str, option: str, said: str) -> None:
+    arguments: list[str | Path] = [
+        "synth", tmp_path / "a.jsonl", "--scenario", scenario, "--rate", "1", "--duration", "9s",
+        option, "max=40000",
+    ]  # fmt: skip
+    assert failure(*arguments).message == said
+    assert run(*arguments, "--document-share", "0.5").exit_code == 0
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5m", 90), ("90s", 90)])
+def test_a_duration_is_written_as_in_a_window(tmp_path: Path, text: str, seconds: int) -> None:
+    destination = tmp_path / "a.jsonl"
+    run("synth", destination, "--scenario", "mixed", "--rate", "2", "--duration", text)
+    assert seconds * 0.9 < load_trace(destination).duration_s < seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "-5", "nan", "10x"])
+def test_what_is_no_duration_is_refused(tmp_path: Path, text: str) -> None:
+    error = failure(
+        "synth", tmp_path / "a.jsonl", "--scenario", "mixed", "--rate", "1", f"--duration={text}"
+    )
+    assert error.message == f"{text!r} is no length of time"
 
 
 @pytest.mark.parametrize("command", ["import", "window", "synth"])

@@ -47,6 +47,23 @@ def test_impossible_lengths_are_refused(text: str) -> None:
         adjusted(LENGTHS, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("median=20000", "give max as well: it is 2000 where it is not given"),
+        ("median=20000,max=10000", "1 <= min <= median <= max"),
+        ("median=8", "give min as well: it is 32 where it is not given"),
+        ("min=401", "1 <= min <= median <= max"),
+    ],
+)
+def test_a_median_beyond_an_end_says_which_end_to_give(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        adjusted(LENGTHS, text, option="--chat-prompt")
+    assert caught.value.message.startswith("--chat-prompt: no distribution of lengths: min ")
+    assert "Lengths(" not in caught.value.message
+    assert hint in caught.value.hint
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.1])
 def test_an_impossible_share_is_refused(share: float) -> None:
     with pytest.raises(UsageError, match="share of documents"):
