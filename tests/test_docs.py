@@ -108,6 +108,15 @@ def test_every_command_and_option_is_described_and_has_help() -> None:
         assert [option for option in shown if f"`{option}`" not in sections[name]] == []
 
 
+def test_help_cuts_nothing_off_and_shows_defaults_plainly() -> None:
+    for name, command in commands():
+        shown = command.make_context(name, ["--help"], resilient_parsing=True).get_help()
+        assert "…" not in shown, name
+        assert "..." not in shown.replace("[ARGS]...", ""), name
+        assert "[default: (" not in shown, name
+        assert "<bool>" not in shown, name
+
+
 def test_the_tables_of_options_are_fresh() -> None:
     script = ROOT / "scripts" / "make_cli_reference"
     done = subprocess.run([sys.executable, script, "--check"], check=False, timeout=60)

@@ -33,10 +33,13 @@ def best(
     ] = ExportFormat.YAML,
     output: Annotated[
         Path | None,
-        typer.Option(help="Write to this file, on success alone.", show_default="standard output"),
+        typer.Option(help="Write to this file, on success alone. [default: standard output]"),
     ] = None,
 ) -> None:
-    """Export the best configuration with its evidence; exit 3 if nothing keeps the budget."""
+    """Export the best configuration with its evidence.
+
+    Exit code 3 if nothing keeps the budget.
+    """
     import os
 
     from autotune.cli.files import write_text
@@ -71,3 +74,5 @@ def best(
     else:
         write_text(output, text)
     typer.echo(lines[0], err=True)
+    if output is not None:
+        typer.echo(f"wrote {output}", err=True)

@@ -40,7 +40,10 @@ def doctor(
     ),
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show what the KV cache costs, how many tokens fit, and which max_model_len is enough."""
+    """Show what the KV cache costs, and whether traffic fits it.
+
+    How many tokens fit, and which max_model_len is enough. Exit code 2 if it will not work.
+    """
     import json
 
     from autotune.cli.watch import ScreenWatcher

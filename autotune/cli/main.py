@@ -35,6 +35,8 @@ app = typer.Typer(
     help="Find the vLLM scheduler limits at the Pareto knee of your own traffic.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Plain help cuts nothing off, and needs no import of rich.
+    rich_markup_mode=None,
 )
 app.command("tune")(tune.tune)
 app.command("best")(best.best)

@@ -18,13 +18,12 @@ class OutputFormat(StrEnum):
 Storage = Annotated[
     str | None,
     typer.Option(
-        help="Database URL.",
-        show_default="AUTOTUNE_STORAGE, OPTUNA_STORAGE or sqlite:///autotune.db",
+        help="Database URL. [default: AUTOTUNE_STORAGE, OPTUNA_STORAGE or sqlite:///autotune.db]",
     ),
 ]
 StudyName = Annotated[
     str | None,
-    typer.Option("--study-name", help="The study.", show_default="the most recent one"),
+    typer.Option("--study-name", help="The study. [default: the most recent one]"),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="How to print it.")]
 
@@ -47,25 +46,23 @@ class TooLongPolicy(StrEnum):
 
 TooLong = Annotated[
     TooLongPolicy | None,
-    typer.Option(help="What becomes of requests longer than max_model_len.", show_default="error"),
+    typer.Option(help="What becomes of requests longer than max_model_len. [default: error]"),
 ]
 
 # When a study gives up, and when it does not even begin.
 StartTimeout = Annotated[
-    float | None, typer.Option(help="Longest time for an engine start.", show_default="1800")
+    float | None, typer.Option(help="Longest time for an engine start. [default: 1800]")
 ]
 SilenceTimeout = Annotated[
     float | None,
-    typer.Option(help="Longest time without a token while requests wait.", show_default="120"),
+    typer.Option(help="Longest time without a token while requests wait. [default: 120]"),
 ]
 SettleTimeout = Annotated[
     float | None,
-    typer.Option(
-        help="Longest time until what an engine held has been given back.", show_default="60"
-    ),
+    typer.Option(help="Longest time until what an engine held has been given back. [default: 60]"),
 ]
 MaxFailures = Annotated[
-    int | None, typer.Option(help="Of one class, before giving up.", show_default="5")
+    int | None, typer.Option(help="Of one class, before giving up. [default: 5]")
 ]
 DryRun = Annotated[
     bool,

@@ -23,7 +23,13 @@ _LEAST_PREFIX = 3
 
 
 def as_usage_error(refused: Any) -> UsageError:
-    """Return an exception of class ``REFUSED`` as an error of ours, with a hint."""
+    """Return an exception of class ``REFUSED`` as an error of ours, with a hint.
+
+    A group without a command is answered with its help, on stdout; the error has no message then.
+    """
+    if refused.ctx is not None and refused.message == refused.ctx.get_help():
+        typer.echo(refused.message)
+        return UsageError("")
     hint = "" if refused.ctx is None else _unknown_option(refused) or _extra_argument(refused)
     # With a hint of ours, without the parser's own list of options.
     message = refused.message if hint else refused.format_message()

@@ -33,7 +33,10 @@ def replay(
     ] = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Replay a trace against one engine; JSON has the key names of `vllm bench serve`."""
+    """Replay a trace against one engine.
+
+    JSON has the key names of `vllm bench serve`.
+    """
     import json
 
     from autotune.cli.files import write_text

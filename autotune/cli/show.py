@@ -31,8 +31,7 @@ def show(
         typer.Argument(
             min=0,
             max=2**63 - 1,
-            help="Number of a trial.",
-            show_default="the study's verdict",
+            help="Number of a trial. [default: the study's verdict]",
         ),
     ] = None,
     *,
@@ -40,7 +39,7 @@ def show(
     study_name: StudyName = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show one trial in full, or without a number the verdict of the study."""
+    """Show one trial in full, or without a number the study's verdict."""
     import json
     import os
 

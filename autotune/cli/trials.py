@@ -11,7 +11,7 @@ def trials(
     study_name: StudyName = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """List all trials of a study with their metrics and what held them back."""
+    """List a study's trials with metrics and what held them back."""
     import json
     import os
 

@@ -57,28 +57,24 @@ def tune(
     tile: Annotated[
         str | None,
         typer.Option(
-            help="Only multiples of these are searched: tokens,sequences.", show_default="128,8"
+            help="Only multiples of these are searched: tokens,sequences. [default: 128,8]"
         ),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(help="Finished trials in all, resumed ones included.", show_default="24"),
+        typer.Option(help="Finished trials in all, resumed ones included. [default: 24]"),
     ] = None,
     warmup_s: Annotated[
         float | None,
-        typer.Option(
-            help="Seconds of the window replayed before each measurement.", show_default="10"
-        ),
+        typer.Option(help="Seconds of the window replayed before each measurement. [default: 10]"),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of prompts and sampler.", show_default="0")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of prompts and sampler. [default: 0]")] = None,
     storage: Storage = None,
     study_name: Annotated[
-        str | None, typer.Option(help="Name of the study.", show_default="from model and trace")
+        str | None, typer.Option(help="Name of the study. [default: from model and trace]")
     ] = None,
     log_folder: Annotated[
-        Path | None, typer.Option(help="Where engine logs go.", show_default="autotune-logs")
+        Path | None, typer.Option(help="Where engine logs go. [default: autotune-logs]")
     ] = None,
     start_timeout_s: StartTimeout = None,
     silence_timeout_s: SilenceTimeout = None,
@@ -87,7 +83,7 @@ def tune(
     dry_run: DryRun = False,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Replay a trace against real engines and find the limits at the knee.
+    """Replay a trace on real engines and find the limits at the knee.
 
     The same command again goes on where it stopped.
     """
