@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from autotune.errors import UsageError
+from autotune.errors import UsageError, in_plain_words
 from autotune.user_files import read_small
 from objectives.errors import nearest
 
@@ -105,6 +105,9 @@ class TuneSettings(BaseModel):
         for name, value in engine_args.items():
             if reason := RESERVED_ARGUMENTS.get(name):
                 raise ValueError(f"{name} cannot be set: {reason}")
+            # vLLM would complain of another argument than the one that is wrong.
+            if name in _LIMITS and value is not None and not _is_limit(value):
+                raise ValueError(f"{name} takes whole numbers from 1 to {_MAX_LIMIT}")
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:
@@ -144,8 +147,8 @@ class TuneSettings(BaseModel):
         return seconds
 
 
-def _is_limit(value: Scalar) -> bool:
-    return type(value) is int and 1 <= value <= _MAX_LIMIT
+def _is_limit(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_LIMIT
 
 
 def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings:
@@ -273,7 +276,7 @@ def _usage_error(
             f"{option} is missing", hint=f"give {option} or put {name!r} into the --config file"
         )
     return UsageError(
-        f"{where}{option}: {first['msg'].removeprefix('Value error, ')}",
+        f"{where}{option}: {in_plain_words(first['msg'].removeprefix('Value error, '))}",
         hint=_LIMIT_EXAMPLE if name == "knobs" else _LIST,
     )
 

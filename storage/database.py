@@ -102,8 +102,12 @@ def parse_url(url: str) -> URL:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
     except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number.
+        # What has none of these is no URL with a secret, but the name of a file.
+        is_name = not set(url) & set(":@?\0")
         raise StorageUnavailable(
-            f"{mask_url(url)!r} is no database URL.", hint=_URL_HINT, url=url
+            f"{mask_url(url)!r} is no database URL.",
+            hint=f"For an SQLite file write sqlite:///{url}." if is_name and url else _URL_HINT,
+            url=url,
         ) from error
     if backend not in {"sqlite", "postgresql"}:
         raise StorageUnavailable(

@@ -80,16 +80,17 @@ def _from_hub(model: str, *, ask: bool) -> Path:
             except without_answer:
                 ask = False
         return Path(hf_hub_download(model, CONFIG_NAME, local_files_only=not ask))
-    except ValueError as error:
-        raise EnvironmentFault(
-            f"there is no folder {model}, and the hub has no such names", hint=_NAME_A_FOLDER
-        ) from error
-    except (OSError, EntryNotFoundError) as error:
+    except (ValueError, OSError, EntryNotFoundError) as error:
         if _looks_like_path(model):
             raise EnvironmentFault(
-                f"there is no folder {model}, and no such model in the hub's cache",
-                hint="check the path; the hub itself is asked for NAME or OWNER/NAME where no "
-                "folder OWNER is here",
+                f"there is no folder {model}",
+                hint="check the path; a model of the hub is NAME or OWNER/NAME, and is not asked "
+                "for where a folder OWNER is here",
+            ) from error
+        if isinstance(error, ValueError):
+            raise EnvironmentFault(
+                f"there is no folder {model}, and the hub has no such names",
+                hint=_NAME_A_FOLDER,
             ) from error
         raise EnvironmentFault(
             f"there is no folder {model}, and no {CONFIG_NAME} of {model} in the hub's cache or "

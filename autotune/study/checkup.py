@@ -199,6 +199,7 @@ def _ask_vllm(settings: TuneSettings, follower: Follower, *, start: bool) -> Eng
     with ExitStack() as stack:
         end_earlier_runs(follower.say)
         supervisor = stack.enter_context(open_supervisor(settings, _NAME))
+        follower.say("asking vLLM for its defaults")
         info = describe_engine(settings, supervisor).info
         engine = Engine({**settings.engine_args, **info.resolved}, info)
         if not start:

@@ -345,3 +345,15 @@ def test_an_alias_of_what_it_stands_in_is_refused(config: Path) -> None:
 def test_an_alias_is_its_value(config: Path) -> None:
     config.write_text("model: m\ntrace: t\nengine_args: {a: &a [1, 2], b: *a}\n")
     assert load_settings(config, {}).engine_args == {"a": [1, 2], "b": [1, 2]}
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "8k", 2**31, 1.5])
+@pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens"])
+def test_a_limit_that_is_none_is_named_before_vllm_is_asked(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=rf"--engine-arg: {name} takes whole numbers from 1 to"):
+        load_settings(None, {"model": "m", "trace": "t", "engine_args": {name: value}})
+
+
+def test_a_limit_may_be_left_to_vllm() -> None:
+    given = {"model": "m", "trace": "t", "engine_args": {"max_num_seqs": None}}
+    assert load_settings(None, given).engine_args == {"max_num_seqs": None}

@@ -69,6 +69,21 @@ def test_odd_file_names(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("autotune.db", "For an SQLite file write sqlite:///autotune.db."),
+        ("/data/a b.db", "For an SQLite file write sqlite:////data/a b.db."),
+        ("", "Write sqlite:///PATH or"),
+        ("me:hunter2@host", "Write sqlite:///PATH or"),
+    ],
+)
+def test_the_name_of_a_file_is_turned_into_a_url(url: str, hint: str) -> None:
+    with pytest.raises(StorageUnavailable) as caught:
+        parse_url(url)
+    assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
     ("url", "reason"),
     [
         ("autotune.db", "no database URL"),

@@ -179,7 +179,7 @@ def test_a_started_engine_is_compared_with_the_estimate(
     checkup = clinic.check(engine=engine, start=True, **arguments)
     assert engine.started == [{**arguments, "model": "tiny"}]
     assert engine.stopped == 1
-    assert engine.said == ["starting an engine"]
+    assert engine.said == ["asking vLLM for its defaults", "starting an engine"]
     assert (checkup.cache_tokens, checkup.estimated_tokens) == (reported, 131072)
     found = finding(checkup, "kv_cache")
     assert found.state == state
