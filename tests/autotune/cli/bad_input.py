@@ -183,7 +183,24 @@ TRACES = (
     ),
     Case(
         "a window that is none", ("trace", "window", "demo:mixed", "w.jsonl", "--window", "soon"),
-        2, "no window: 'soon'", "busiest:10m",
+        2, "'soon' is no window", "busiest:10m",
+    ),
+    Case(
+        "a name that no trace may have", ("trace", "import", "demo:mixed", "t.txt"), 2,
+        "does not end in .jsonl", "write to t.txt.jsonl",
+    ),
+    Case(
+        "fields by other names", INSPECT, 2, "unknown field 'time'",
+        "rename time to timestamp (in ms), prompt_tokens to input_length",
+        trace_of('{"time": 1.5, "prompt_tokens": 7, "completion_tokens": 9}'),
+    ),
+    Case(
+        "times that may be seconds", INSPECT, 0, "multiply times in seconds by 1000", "",
+        trace_of(request(timestamp=0.5), request(timestamp=600)),
+    ),
+    Case(
+        "hash ids in some rows only", INSPECT, 0, "taken to share nothing: 1", "",
+        trace_of(request(hash_ids=[1]), request()),
     ),
     Case(
         "a window without a request",
@@ -205,6 +222,22 @@ TRACES = (
         "synthetic traffic without a rate",
         ("trace", "synth", "s.jsonl", "--scenario", "mixed", "--rate", "0", "--duration", "9"),
         2, "the rate is 0", "trace synth --help",
+    ),
+    Case(
+        "lengths whose median is beyond their end",
+        (
+            "trace", "synth", "s.jsonl", "--scenario", "mixed", "--rate", "1", "--duration", "9",
+            "--chat-prompt", "median=20000",
+        ),
+        2, "--chat-prompt: no distribution", "give max as well",
+    ),
+    Case(
+        "lengths of documents where there are none",
+        (
+            "trace", "synth", "s.jsonl", "--scenario", "short_chat", "--rate", "1",
+            "--duration", "9", "--document-prompt", "max=9000",
+        ),
+        2, "has no documents", "--scenario mixed",
     ),
     Case(
         "a column that Azure's traces do not have",
@@ -261,6 +294,36 @@ OPTIONS = (
     Case(
         "a misspelt option", (*TUNE, "--trails", "5"), 2,
         "No such option: --trails", "did you mean '--trials'?",
+    ),
+    Case(
+        "an engine argument as an option", (*TUNE, "--max-model-len", "8192"), 2,
+        "No such option: --max-model-len", "write --engine-arg max_model_len=VALUE",
+    ),
+    Case(
+        "an engine argument in two words",
+        (*TUNE, "--engine-arg", "max_model_len", "8192"), 2,
+        "unexpected extra argument", "--engine-arg max_model_len=8192",
+    ),
+    Case(
+        "a model without its option", ("tune", "demo:tiny-llama"), 2,
+        "unexpected extra argument", "--model demo:tiny-llama",
+    ),
+    Case(
+        "an argument with a name", ("show", "--trial", "3"), 2,
+        "No such option: --trial", "autotune show TRIAL",
+    ),
+    Case(
+        "engine arguments that are no pairs", (*TUNE, "--config", "c.yaml"), 2,
+        "--engine-arg: must be `name: value` pairs", "--help",
+        file_of("c.yaml", "engine_args: [max_model_len]\n"),
+    ),
+    Case(
+        "a limit of no sequences", (*TUNE, "--engine-arg", "max_num_seqs=0"), 2,
+        "max_num_seqs takes whole numbers from 1", "--help",
+    ),
+    Case(
+        "a model folder that is not there", ("doctor", "./none"), 4,
+        "there is no folder ./none", "check the path",
     ),
     Case("a number that is none", (*TUNE, "--trials", "many"), 2, "'--trials'", "tune --help"),
     Case("a number out of range", (*TUNE, "--trials", "0"), 2, "--trials", "tune --help"),
@@ -370,7 +433,7 @@ DATABASES = (
     Case("no database yet", ("best",), 4, "There is no study database", "autotune tune"),
     Case(
         "a URL that is none", (*TUNE, "--storage", "autotune.db"), 4, "no database URL",
-        "sqlite",
+        "sqlite:///autotune.db",
     ),
     Case(
         "a database of another kind", ("trials", "--storage", "mysql://me:hunter2@db/x"), 4,
@@ -499,7 +562,7 @@ ENGINES = (
         "no engine argument 'block_sise'", "block_size,", vllm=True,
     ),
     Case(
-        "a value that vLLM refuses", (*TUNE, *SMALL, "--engine-arg", "max_num_seqs=0"), 2,
+        "a value that vLLM refuses", (*TUNE, *SMALL, "--engine-arg", "max_model_len=0"), 2,
         "vLLM refuses", "--engine-arg", vllm=True,
     ),
     Case(
