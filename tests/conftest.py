@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,21 @@ def _no_terminal_is_described() -> Iterator[None]:
         for name in names:
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_signal_is_ignored() -> Iterator[None]:
+    """What a background job or nohup has us ignore, all that we start would ignore as well."""
+    meanings: dict[signal.Signals, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    ignored = [each for each in meanings if signal.getsignal(each) is signal.SIG_IGN]
+    for each in ignored:
+        signal.signal(each, meanings[each])
+    yield
+    for each in ignored:
+        signal.signal(each, signal.SIG_IGN)
 
 
 @pytest.fixture(autouse=True, scope="session")
