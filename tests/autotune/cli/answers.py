@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tests.autotune.cli.bad_input import Case
+from tests.autotune.cli.bad_cases import Case
 from tests.autotune.cli.forked import Ran
 
 _DOCUMENTED = re.compile(r".*\.lock|autotune-logs(/.*)?")

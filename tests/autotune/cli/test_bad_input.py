@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.autotune.cli.answers import answer_to, objections, row
-from tests.autotune.cli.bad_input import CASES, Case
+from tests.autotune.cli.bad_cases import Case
+from tests.autotune.cli.bad_input import CASES
 from tests.autotune.cli.forked import Commands, run_fresh
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "bad-input.md"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.cli.changes import against, relative
-from tests.autotune.cli.test_words import cell, judgement
+from tests.autotune.cli.judgements import cell, judgement
 from tests.autotune.study.records import limits
 
 
