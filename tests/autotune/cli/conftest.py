@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from autotune.cli.main import run
 from tests.autotune.cli.forked import Ran
@@ -19,6 +21,14 @@ Autotune = Callable[..., Ran]
 def studies(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a database: ``slow`` without a feasible trial, ``new`` without any, ``knee``."""
     return f"sqlite:///{make_studies(tmp_path_factory.mktemp('studies'))}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _commands_are_made_once() -> Iterator[None]:
+    """Typer makes them anew for every call, which is half of what most of them cost."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture

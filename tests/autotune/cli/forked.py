@@ -5,6 +5,7 @@ A fresh interpreter would spend half a second a command on imports alone.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -130,6 +131,7 @@ def _import_what_commands_need() -> None:
     import numpy.random  # noqa: F401
     import rich.table  # noqa: F401
     import sqlalchemy.dialects.sqlite  # noqa: F401
+    import typer.main
 
     import autotune.cli.main
     import autotune.cli.watch
@@ -139,8 +141,12 @@ def _import_what_commands_need() -> None:
     import autotune.traffic.inspect
     import autotune.traffic.picture
     import autotune.traffic.synth
-    import autotune.tuning  # noqa: F401
+    import autotune.tuning
 
+    # Typer makes its commands anew for every call, which is half of what most of them cost.
+    get_command = functools.cache(typer.main.get_command)
+    get_command(autotune.cli.main.app)
+    typer.main.get_command = get_command
     # A collection in a fork would copy the memory of all that it visits.
     gc.collect()
     gc.freeze()
