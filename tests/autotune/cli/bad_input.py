@@ -199,6 +199,11 @@ DATABASES = (
         "a database in no folder", (*TUNE, "--storage", "sqlite:///none/a.db"), 4,
         "is no folder", "Create the folder",
     ),
+    # A place where not even root may.
+    Case(
+        "a database where nothing may be written", (*TUNE, "--storage", "sqlite:////proc/a.db"),
+        4, "cannot make the lock", "must be writable",
+    ),
     Case(
         "a pipe in place of a database", TUNE, 4, "it is no regular file", "another file",
         pipe_of("autotune.db"),
