@@ -6,7 +6,6 @@ import importlib.util
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from autotune.study.chunking import Chunking, chunking_of
 from autotune.study.kv_fit import Need, peak_need, pool_rules, whole_number
 from autotune.study.session import (
     describe_engine,
-    device_lease,
     end_earlier_runs,
-    log_folder,
+    engine_lease,
+    log_of_one_engine,
     open_supervisor,
     read_traffic,
 )
@@ -204,10 +203,8 @@ def _ask_vllm(settings: TuneSettings, follower: Follower, *, start: bool) -> Eng
         engine = Engine({**settings.engine_args, **info.resolved}, info)
         if not start:
             return engine
-        stack.enter_context(device_lease(info.device, info.device_uuids))
-        # The engine has to be gone before the GPU is given back.
-        stack.callback(supervisor.close)
-        log = log_folder(settings, _NAME) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+        stack.enter_context(engine_lease(supervisor, info))
+        log = log_of_one_engine(settings, _NAME)
         follower.say("starting an engine")
         try:
             info = supervisor.start({**settings.engine_args, "model": info.model}, log).info

@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.failures import telling_line
-from autotune.engine.protocol import MODEL_FAULT, TrialFailed
+from autotune.engine.protocol import MODEL_FAULT, EngineInfo, TrialFailed
 from autotune.engine.run_folder import Remains, end_left_over
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
@@ -204,6 +205,25 @@ def device_lease(device: str, uuids: Iterable[str]) -> Iterator[None]:
         for uuid in sorted(uuids):
             stack.enter_context(lease(device_lock(uuid), f"{device} {uuid}"))
         yield
+
+
+@contextmanager
+def engine_lease(supervisor: Supervisor, info: EngineInfo) -> Iterator[None]:
+    """Hold the GPUs of one engine; on leaving, it is gone before they are given back.
+
+    Raises:
+        LeaseHeld: another process has one of them.
+    """
+    with device_lease(info.device, info.device_uuids):
+        try:
+            yield
+        finally:
+            supervisor.close()
+
+
+def log_of_one_engine(settings: TuneSettings, name: str) -> Path:
+    """Return where the log of an engine that belongs to no study goes."""
+    return log_folder(settings, name) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
 
 
 def _refusal(

@@ -17,10 +17,10 @@ from autotune.study.replays import client_bound, warmup_requests
 from autotune.study.session import (
     Traffic,
     describe_engine,
-    device_lease,
     end_earlier_runs,
+    engine_lease,
     fit_traffic,
-    log_folder,
+    log_of_one_engine,
     open_supervisor,
     read_traffic,
 )
@@ -49,14 +49,12 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
     for sentence in given.trace.notes.sentences():
         follower.say(sentence)
     name = "replay"
-    log = log_folder(settings, name) / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+    log = log_of_one_engine(settings, name)
     with ExitStack() as stack:
         end_earlier_runs(follower.say)
         supervisor = stack.enter_context(open_supervisor(settings, name))
         described = describe_engine(settings, supervisor).info
-        stack.enter_context(device_lease(described.device, described.device_uuids))
-        # The engine has to be gone before the GPU is given back.
-        stack.callback(supervisor.close)
+        stack.enter_context(engine_lease(supervisor, described))
         traffic = fit_traffic(given, settings, described.max_model_len)
         for sentence in traffic.trace.notes.since(given.trace.notes):
             follower.say(sentence)
