@@ -17,7 +17,13 @@ from objectives.latency import e2e_ms, itl_ms, itl_owner, send_lag_ms, tpot_ms, 
 from objectives.limits import METRICS, Budget, check_classes, metric_key
 from objectives.samples import RequestSamples
 from objectives.statistics import AGGREGATES, Interval, aggregate, intervals
-from objectives.utilization import busy_s, tokens_per_busy_s, useful_tokens
+from objectives.utilization import (
+    Work,
+    busy_s,
+    tokens_per_busy_s,
+    useful_tokens,
+    utilization,
+)
 
 # These get intervals, and any that the budget names.
 _BOUNDED = ("mean", "p95", "p99")
@@ -31,8 +37,9 @@ class Measurement:
     Attributes:
         metrics: every aggregate of every metric in ms (``ttft_p95``), per class with ``@name``
             (``itl_p99@short``), and ``tokens_per_busy_s``, ``goodput``, ``request_throughput``,
-            ``output_throughput``, ``total_token_throughput`` per second. None: there was
-            nothing to measure; inf: lost requests weigh that much.
+            ``output_throughput``, ``total_token_throughput`` per second, and ``utilization``
+            as a ratio. None: there was nothing to measure, or nothing to measure it by; inf:
+            lost requests weigh that much.
         intervals: bounds of mean, p95, p99 and what the budget names, under the same keys.
         requests: number of requests of the window, lost ones included.
         failed_requests: those that failed or never had a token.
@@ -58,6 +65,8 @@ def measure(
     classes: Sequence[LengthClass],
     budget: Budget,
     duration_s: float | None = None,
+    work: Work | None = None,
+    best_flops_per_s: float | None = None,
 ) -> Measurement:
     """Condense one replay.
 
@@ -68,10 +77,12 @@ def measure(
             decide which further intervals are computed.
         duration_s: what rates are per, as the benchmark duration of ``vllm bench serve``;
             by default from the first scheduled send to the last token.
+        work: what the model computes; without it there is no ``utilization``.
+        best_flops_per_s: what its useful part is measured by; without it neither.
 
     Raises:
-        ObjectiveError: no requests, a duration that is not positive, or a limit on a class
-            that is not among ``classes``.
+        ObjectiveError: no requests, a duration or a best that is not positive, or a limit on a
+            class that is not among ``classes``.
     """
     if not len(samples):
         raise ObjectiveError("a replay without requests cannot be measured.")
@@ -84,6 +95,9 @@ def measure(
     for class_name, part in _parts(samples, classes):
         _add_latencies(part, class_name, budget, metrics, bounds)
     metrics["tokens_per_busy_s"] = tokens_per_busy_s(samples)
+    metrics["utilization"] = None
+    if work is not None and best_flops_per_s is not None:
+        metrics["utilization"] = utilization(samples, work, best_flops_per_s)
     metrics.update(_rates(samples, classes, budget, window_s))
     send_lag = aggregate(send_lag_ms(samples), "p99")
     return Measurement(

@@ -11,11 +11,13 @@ from objectives.limits import Budget, parse_budget
 from objectives.measurement import measure
 from objectives.samples import RequestSamples
 from objectives.statistics import AGGREGATES, aggregate, intervals
+from objectives.utilization import Work, busy_s, useful_flops
 from tests.objectives.builders import from_deliveries, random_samples
 
 INF = float("inf")
 CLASSES = parse_classes("short:0-2000 long:2000-")
 RATES = {
+    "utilization",
     "tokens_per_busy_s",
     "goodput",
     "request_throughput",
@@ -112,3 +114,14 @@ def test_nothing_sent_is_infinitely_late() -> None:
     found = measure(silent, classes=(), budget=Budget())
     assert found.send_lag_p99_ms == INF
     assert found.metrics["tokens_per_busy_s"] is None
+
+
+def test_utilization_needs_the_work_and_the_best() -> None:
+    samples = random_samples(20)
+    work = Work(1e9, 1e4, 1e8, "shape")
+    best = useful_flops(samples, work) / busy_s(samples)
+    known = measure(samples, classes=(), budget=Budget(), work=work, best_flops_per_s=2 * best)
+    assert known.metrics["utilization"] == pytest.approx(0.5)
+    bestless = measure(samples, classes=(), budget=Budget(), work=work)
+    workless = measure(samples, classes=(), budget=Budget(), best_flops_per_s=best)
+    assert bestless.metrics["utilization"] is workless.metrics["utilization"] is None
