@@ -72,10 +72,11 @@ class Steps:
         if not len(self):
             return np.empty(0)
         before = np.concatenate([[-np.inf], self.done_s[:-1]])
-        return self.done_s - np.maximum(before, self.begun_s)
+        period: F8 = self.done_s - np.maximum(before, self.begun_s)
+        return period
 
     def select(self, mask: Bools) -> Self:
-        """Return the steps where ``mask`` holds; the periods of the rest are then lost."""
+        """Return the steps where ``mask`` holds; a period then spans what was left out."""
         return type(self)(**{f.name: getattr(self, f.name)[mask] for f in fields(self)})
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -84,7 +85,7 @@ class Steps:
     @classmethod
     def from_rows(cls, rows: NDArray[np.float64]) -> Self:
         """Build from [steps, attributes] in the order of the attributes."""
-        columns = {}
+        columns: dict[str, NDArray[Any]] = {}
         for number, field in enumerate(fields(cls)):
             column = rows[:, number]
             columns[field.name] = column if field.type == "F8" else column.astype(np.int64)
@@ -95,6 +96,10 @@ class Steps:
         """Take the steps out of named arrays; return them and the other arrays."""
         own = {field.name: arrays[PREFIX + field.name] for field in fields(cls)}
         return cls(**own), request_arrays(arrays)
+
+
+COLUMNS = tuple(field.name for field in fields(Steps))
+"""The attributes in the order of a row."""
 
 
 def request_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

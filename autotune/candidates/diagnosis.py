@@ -1,6 +1,6 @@
 """What held a trial back, in one code and one sentence, and which knob to move next.
 
-Read off what vLLM reports for each iteration, and compared with the baseline where one exists;
+Read off what the engine did in each step, and compared with the baseline where one exists;
 never with a fixed utilization, which is near 100 % for every loaded engine.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate
+from objectives.steps import Steps
 
 Code = Literal[
     "budget_bound", "sequence_bound", "kv_bound", "decode_starved", "under_loaded", "balanced"
@@ -36,9 +34,9 @@ STARVED_TPOT = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An iteration log in the figures that a diagnosis needs.
+    """The steps of a replay in the figures that a diagnosis needs.
 
-    Shares are of the steps that computed anything. ``prefill_in_full_steps`` is the share of the
+    Shares are of the steps. ``prefill_in_full_steps`` is the share of the
     prompt tokens that full steps computed, ``gaps_beside_prefill`` the share of token gaps that
     ended with a step which also computed prefill, None without gaps.
     """
@@ -72,47 +70,38 @@ class Diagnosis:
         return asdict(self)
 
 
-def summarise(
-    *,
-    prefill_tokens: NDArray[np.int64],
-    decode_requests: NDArray[np.int64],
-    running: NDArray[np.int64],
-    waiting: NDArray[np.int64],
-    kv_usage: NDArray[np.float64],
-    preemptions: NDArray[np.int64],
-    gaps: NDArray[np.int64],
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-) -> Load:
-    """Condense an iteration log; all arrays have one row a step."""
-    tokens = prefill_tokens + decode_requests
-    steps = int(np.count_nonzero(tokens))
-    if steps == 0:
+def summarise(steps: Steps, *, max_num_batched_tokens: int, max_num_seqs: int) -> Load:
+    """Condense what an engine did in its steps under these limits."""
+    count = len(steps)
+    if count == 0:
         return Load(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, None)
-    full = tokens >= FULL_STEP_SHARE * max_num_batched_tokens
-    queued = waiting > 0
+    full = steps.tokens >= FULL_STEP_SHARE * max_num_batched_tokens
+    queued = steps.waiting > 0
+    prefill = steps.prefill_tokens
     return Load(
-        steps=steps,
-        full_steps=float(full.sum() / steps),
-        prefill_in_full_steps=float(prefill_tokens[full].sum() / max(1, prefill_tokens.sum())),
-        capped_steps=float((queued & (running >= max_num_seqs)).sum() / steps),
-        kv_full_steps=float((queued & (kv_usage >= KV_FULL)).sum() / steps),
-        waiting_steps=float(queued.sum() / steps),
-        preemptions=int(preemptions.sum()),
-        peak_running=int(running.max()),
-        peak_waiting=int(waiting.max()),
-        peak_kv_usage=float(kv_usage.max()),
-        mean_step_tokens=float(tokens[tokens > 0].mean()),
-        gaps_beside_prefill=gaps_beside_prefill(prefill_tokens, gaps),
+        steps=count,
+        full_steps=float(full.sum() / count),
+        prefill_in_full_steps=float(prefill[full].sum() / max(1, prefill.sum())),
+        capped_steps=float((queued & (steps.running >= max_num_seqs)).sum() / count),
+        kv_full_steps=float((queued & (steps.kv_usage >= KV_FULL)).sum() / count),
+        waiting_steps=float(queued.sum() / count),
+        preemptions=int(steps.preemptions.sum()),
+        peak_running=int(steps.running.max()),
+        peak_waiting=int(steps.waiting.max()),
+        peak_kv_usage=float(steps.kv_usage.max()),
+        mean_step_tokens=float(steps.tokens.mean()),
+        gaps_beside_prefill=gaps_beside_prefill(steps),
     )
 
 
-def gaps_beside_prefill(
-    prefill_tokens: NDArray[np.int64], gaps: NDArray[np.int64]
-) -> float | None:
-    """Return the share of token gaps whose step also computed prefill, None without gaps."""
+def gaps_beside_prefill(steps: Steps) -> float | None:
+    """Return the share of token gaps whose step also computed prefill, None without gaps.
+
+    Each decoding request of a step has one gap that ends with it.
+    """
+    gaps = steps.decode_requests
     total = int(gaps.sum())
-    return float(gaps[prefill_tokens > 0].sum() / total) if total else None
+    return float(gaps[steps.prefill_tokens > 0].sum() / total) if total else None
 
 
 def diagnose(
@@ -125,7 +114,7 @@ def diagnose(
     """Name what bound a trial.
 
     Args:
-        load: its iteration log, condensed.
+        load: its steps, condensed.
         candidate: what was tried.
         tpot_ratio: TPOT p95 over the baseline's, None for the baseline itself.
         work_ratio: tokens per busy second over the baseline's.

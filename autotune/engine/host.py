@@ -5,7 +5,7 @@ after the other from the channel on FD and answers each; while a replay runs it 
 Its own output and that of its engines goes to the log file of the current trial.
 
 Commands and their answers: ``describe`` and ``validate`` look at a configuration without starting
-anything, ``start``, ``replay`` and ``stop`` handle an engine, ``quit`` ends the process. A command
+anything, ``start``, ``limit``, ``replay`` and ``stop`` handle an engine, ``quit`` ends the process. A command
 that fails is answered by ``failed`` with the class of the failure and its evidence.
 """
 
@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,12 @@ from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.children import Children
 from autotune.engine.failures import classify_run, classify_start, read_tail
 from autotune.engine.parent_death import arm_in_engine, become_host, die_with_parent
-from autotune.engine.protocol import MODEL_FAULT, Failure, TrialFailed
+from autotune.engine.protocol import MODEL_FAULT, Failure, Schedule, TrialFailed, Warmup
+from autotune.forecast.pace import STEADY, drift
 from autotune.traffic.prompts import prompt_token_ids
 from autotune.traffic.replay import PreparedRequest, Replay
 from objectives.samples import RequestSamples
+from objectives.steps import Steps
 
 _PROGRESS_EVERY_S = 1.0
 _ERRORS_KEPT = 5
@@ -49,6 +53,18 @@ ENVIRONMENT: Mapping[str, str] = {
 """Set for the engines unless the user has set it."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """One replay of some rows, with its first send and last token on the machine's clock."""
+
+    samples: RequestSamples
+    steps: Steps
+    schedule: Schedule
+    began_at: float
+    ended_at: float
+    errors: tuple[str, ...]
+
+
 class EngineHost:
     """Answers commands; holds at most one engine."""
 
@@ -57,6 +73,8 @@ class EngineHost:
         self._engine: Any = None
         self._children = Children()
         self._log_path: Path | None = None
+        self._pace: Steps | None = None
+        self._prepared: tuple[bytes, list[PreparedRequest]] | None = None
 
     async def serve(self) -> None:
         """Answer commands until told to quit or the controller is gone."""
@@ -65,6 +83,7 @@ class EngineHost:
             "describe": self._describe,
             "validate": self._validate,
             "start": self._start,
+            "limit": self._limit,
             "replay": self._replay,
             "stop": self._stop,
         }
@@ -129,52 +148,105 @@ class EngineHost:
             log = read_tail(self._log_path)
             ended = self._children.endings()
             raise TrialFailed(classify_start(log, text, ended=ended)) from error
-        info = self._engine.info().to_json()
+        self._pace = None
+        obstacle = await self._engine.obstacle()
+        info = replace(self._engine.info(), live_obstacle=obstacle).to_json()
         return Message("started", {"info": info, "start_s": time.perf_counter() - begun})
+
+    async def _limit(self, command: Message) -> Message:
+        try:
+            now = await self._engine.set_limits(command.body["limits"])
+        # The trial boundary: vLLM passes on whatever its engine raises as a plain exception.
+        except Exception as error:
+            text = f"the limits were not taken: {_leaf_text(error)}"
+            raise TrialFailed(classify_run("", text, ended=self._children.endings())) from error
+        return Message("limited", {"limits": dict(now)})
 
     async def _replay(self, command: Message) -> Message:
         body = command.body
-        prepared = prepare(command.arrays, body, vocab_size=self._engine.info().vocab_size)
+        prepared = self._prepare(command)
         # What was said before is about the start, and no evidence of what happens now.
         said = log_size(self._log_path)
         gc.collect()
         gc.freeze()
-        begun = time.perf_counter()
         try:
-            warm_rows = prepared[: body["warmup_requests"]]
-            await self._watched("warmup", warm_rows, salt=f"{body['salt']}-warmup")
-            warmed = time.perf_counter()
+            warmup, began_at = await self._warm_up(prepared[: body["warmup_requests"]], body)
             await self._engine.reset_prefix_cache()
-            replay, samples = await self._watched("replay", prepared, salt=body["salt"])
+            await self._engine.keep_detail(body["detail"])
+            passed = await self._pass("replay", prepared, salt=body["salt"])
         # The trial boundary: an engine that dies under load may raise anything.
         except Exception as error:
             text = _leaf_text(error)
             log = read_tail_of(self._log_path, after=said)
             ended = self._children.endings()
             raise TrialFailed(classify_run(log, text, ended=ended)) from error
-        done = time.perf_counter()
-        iterations = self._engine.take_iterations(started_at=replay.started_at)
+        schedule = passed.schedule if body["detail"] else None
         return Message(
             "replayed",
             {
-                "warmup_s": warmed - begun,
-                "replay_s": done - warmed,
-                "errors": replay.progress.errors[:_ERRORS_KEPT],
+                "warmup": warmup.to_json(),
+                "replay_s": passed.ended_at - passed.began_at,
+                "began_at": passed.began_at if began_at is None else began_at,
+                "ended_at": passed.ended_at,
+                "errors": passed.errors,
+                "names": None if schedule is None else schedule.names,
             },
-            {**samples.to_arrays(), **iterations.to_arrays()},
+            {
+                **passed.samples.to_arrays(),
+                **passed.steps.to_arrays(),
+                **({} if schedule is None else schedule.to_arrays()),
+            },
         )
 
-    async def _watched(
+    async def _warm_up(
+        self, prepared: Sequence[PreparedRequest], body: Mapping[str, Any]
+    ) -> tuple[Warmup, float | None]:
+        """Replay rows until the engine's pace stands still; also return when it took the first."""
+        begun, began_at = time.perf_counter(), None
+        passes, change = 0, None
+        while prepared and passes < body["warmup_passes"]:
+            salt = f"{body['salt']}-warmup-{passes}"
+            passed = await self._pass("warmup", prepared, salt=salt)
+            began_at = passed.began_at if began_at is None else began_at
+            passes += 1
+            change = None if self._pace is None else drift(self._pace, passed.steps)
+            self._pace = passed.steps
+            if change is not None and abs(change) <= STEADY:
+                break
+        seconds = time.perf_counter() - begun
+        return Warmup(passes * len(prepared), passes, change, seconds), began_at
+
+    async def _pass(
         self, stage: str, prepared: Sequence[PreparedRequest], *, salt: str
-    ) -> tuple[Replay, RequestSamples]:
+    ) -> _Pass:
         """Run a replay while reporting its progress."""
-        self._engine.take_iterations(started_at=0.0)
+        await self._engine.take_steps(started_at=0.0)
         replay = Replay(prepared, self._engine, salt=salt)
         reporter = asyncio.create_task(self._report(stage, replay))
         try:
-            return replay, await replay.run()
+            samples = await replay.run()
         finally:
             reporter.cancel()
+        steps, schedule = await self._engine.take_steps(started_at=replay.started_at)
+        return _Pass(
+            samples=samples,
+            steps=steps,
+            schedule=schedule,
+            began_at=replay.started_at + float(np.nanmin(samples.sent_s)),
+            ended_at=replay.started_at + float(np.nanmax(samples.last_token_s)),
+            errors=tuple(replay.progress.errors[:_ERRORS_KEPT]),
+        )
+
+    def _prepare(self, command: Message) -> list[PreparedRequest]:
+        """Return the requests of a replay; those of the last one are kept, as trials share them."""
+        given = hashlib.blake2b(repr((command.body["block_size"], command.body["seed"])).encode())
+        for name in sorted(command.arrays):
+            given.update(command.arrays[name].tobytes())
+        if self._prepared is None or self._prepared[0] != given.digest():
+            vocab_size = self._engine.info().vocab_size
+            requests = prepare(command.arrays, command.body, vocab_size=vocab_size)
+            self._prepared = given.digest(), requests
+        return self._prepared[1]
 
     async def _report(self, stage: str, replay: Replay) -> None:
         while True:

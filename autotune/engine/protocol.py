@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from objectives.samples import RequestSamples
+from objectives.steps import Steps
 
 FailureClass = Literal[
     "oom_start",
@@ -59,7 +60,8 @@ class EngineInfo:
     """What an engine, or without starting one its configuration, says of itself.
 
     ``device_uuids`` names the GPUs that an engine of this configuration uses, none on a CPU.
-    ``kv_cache_tokens`` is None until an engine was started.
+    ``kv_cache_tokens`` is None until an engine was started. ``live_obstacle`` says why limits
+    cannot be changed while it runs, None if they can.
     """
 
     vllm_version: str
@@ -71,6 +73,7 @@ class EngineInfo:
     vocab_size: int
     kv_cache_tokens: int | None = None
     capture_sizes: tuple[int, ...] = ()
+    live_obstacle: str | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -85,62 +88,117 @@ class EngineInfo:
         return cls(**{**data, **lists})
 
 
-_PREFIX = "iteration_"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Iterations:
-    """One row an engine iteration of a replay, as vLLM reports it; all arrays of one length.
+class Schedule:
+    """Who computed how many tokens in which step, and when each request arrived.
 
-    ``at_s`` is seconds from the start of the replay, at the front end. ``prefill_tokens`` and
-    ``decode_requests`` are what the step computed, ``running`` the requests that had a part in
-    it. ``waiting`` and ``kv_usage`` (0 to 1) hold after it. ``gaps`` counts the token gaps that
-    ended with it.
+    Requests are numbered by ``names``; a step by its row among all that computed something.
+
+    Attributes:
+        names: of the requests, as vLLM has them.
+        step: [shares], in order.
+        request: [shares].
+        tokens: [shares], computed for that request in that step.
+        arrival_step: [names], the first step that was not planned yet when it arrived; -1 where
+            it arrived before recording began.
     """
 
-    at_s: NDArray[np.float64]
-    prefill_tokens: NDArray[np.int64]
-    decode_requests: NDArray[np.int64]
-    running: NDArray[np.int64]
-    waiting: NDArray[np.int64]
-    kv_usage: NDArray[np.float64]
-    preemptions: NDArray[np.int64]
-    gaps: NDArray[np.int64]
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        return {_PREFIX + name: getattr(self, name) for name in self.__slots__}
+    names: tuple[str, ...]
+    step: NDArray[np.int64]
+    request: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    arrival_step: NDArray[np.int64]
 
     @classmethod
-    def split(cls, arrays: Mapping[str, NDArray[Any]]) -> tuple[Self, dict[str, NDArray[Any]]]:
-        """Take the iterations out of named arrays; return them and the other arrays."""
-        own = {name: arrays[_PREFIX + name] for name in cls.__slots__}
-        return cls(**own), request_arrays(arrays)
+    def empty(cls) -> Self:
+        return cls.build([], [])
+
+    def to_arrays(self) -> dict[str, NDArray[np.int64]]:
+        """Return all but the names."""
+        return {SCHEDULE_PREFIX + name: getattr(self, name) for name in SCHEDULE_ARRAYS}
+
+    @classmethod
+    def build(
+        cls, shares: Sequence[tuple[int, str, int]], arrivals: Sequence[tuple[str, int]]
+    ) -> Self:
+        """Build from (step, name, tokens) and (name, step)."""
+        arrived = dict(arrivals)
+        names = tuple(dict.fromkeys([*arrived, *(name for _, name, _ in shares)]))
+        numbers = {name: number for number, name in enumerate(names)}
+        columns = np.array(
+            [(step, numbers[name], tokens) for step, name, tokens in shares], dtype=np.int64
+        ).reshape(-1, 3)
+        return cls(
+            names,
+            *columns.T,
+            arrival_step=np.array([arrived.get(name, -1) for name in names], dtype=np.int64),
+        )
 
 
-def request_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a stored replay that are about its requests."""
-    return {name: array for name, array in arrays.items() if not name.startswith(_PREFIX)}
+SCHEDULE_ARRAYS = ("step", "request", "tokens", "arrival_step")
+SCHEDULE_PREFIX = "schedule_"
+"""Before the names of these arrays where they are kept together with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
     """What the host replays: which rows warm up, and the seed and salt of the prompts.
 
-    The warm-up replays the first ``warmup_requests`` rows at their recorded pace, drains, and
-    only then does the measured replay of all rows begin.
+    A warm-up replays the first ``warmup_requests`` rows at their recorded pace and drains. It is
+    repeated, up to ``warmup_passes`` times in all, until step times at equal work stand still;
+    only then does the measured replay of all rows begin. ``detail`` has the tokens of each
+    request in each step recorded too.
     """
 
     seed: int
     salt: str
     warmup_requests: int
+    warmup_passes: int = 4
+    detail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """How an engine was warmed up before a replay.
+
+    Attributes:
+        requests: in all passes together.
+        passes: how often the rows were replayed.
+        drift: of step times at equal work, from the last pass but one to the last, as a share:
+            0.05 is 5 % slower; None where there was nothing to compare.
+        seconds: that all of it took.
+    """
+
+    requests: int
+    passes: int
+    drift: float | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayResult:
-    """What came out of a replay, with the seconds that its parts took."""
+    """What came out of a replay.
+
+    Attributes:
+        samples: what the client saw.
+        steps: what the engine did; none where it has no recorder.
+        warmup: before it.
+        replay_s: seconds from its first request to its last token.
+        began_at: when the engine had taken the first request, of the warm-up if there is one, in
+            seconds of the clock that all processes of the machine share.
+        ended_at: when the last token came, on the same clock.
+        errors: of single requests, the first few.
+        schedule: who computed what in which step, where it was asked for.
+    """
 
     samples: RequestSamples
-    iterations: Iterations
-    warmup_s: float
+    steps: Steps
+    warmup: Warmup
     replay_s: float
+    began_at: float
+    ended_at: float
     errors: tuple[str, ...] = field(default=())
+    schedule: Schedule | None = None

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -23,18 +23,22 @@ from autotune.engine.ground import Ground, GroundCheck, NotClean
 from autotune.engine.janitor import dismiss, start_janitor
 from autotune.engine.processes import RUN_VARIABLE, Process
 from autotune.engine.protocol import (
+    SCHEDULE_ARRAYS,
+    SCHEDULE_PREFIX,
     EngineInfo,
     Failure,
-    Iterations,
     ReplayPlan,
     ReplayResult,
+    Schedule,
     TrialFailed,
+    Warmup,
 )
 from autotune.engine.run_folder import RUNS, RunFolder
 from autotune.errors import EnvironmentFault
 from autotune.hardware.gpu_memory import GpuMemory
 from autotune.traffic.model import Trace
 from objectives.samples import RequestSamples
+from objectives.steps import Steps
 
 _POLL_S = 0.5
 _CONFIG_TIMEOUT_S = 300.0
@@ -169,23 +173,24 @@ class Supervisor:
         Raises:
             TrialFailed: the engine died, or gave no token for too long.
         """
-        body = {
-            "block_size": trace.meta.block_size,
-            "seed": plan.seed,
-            "salt": plan.salt,
-            "warmup_requests": plan.warmup_requests,
-        }
+        body = {"block_size": trace.meta.block_size, **asdict(plan)}
         answer = self._call(
             "replay", body, self._watchdogs.silence_s, arrays_of(trace), on_progress
         )
-        iterations, samples = Iterations.split(answer.arrays)
-        return ReplayResult(
-            samples=RequestSamples.from_arrays(samples),
-            iterations=iterations,
-            warmup_s=float(answer.body["warmup_s"]),
-            replay_s=float(answer.body["replay_s"]),
-            errors=tuple(answer.body["errors"]),
-        )
+        return _replay_result(answer)
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """Change ``LIVE_LIMITS`` of the running engine; they hold when this returns.
+
+        Raises:
+            TrialFailed: the engine does not take them.
+        """
+        answer = self._call("limit", {"limits": dict(limits)}, self._watchdogs.silence_s)
+        if answer.body["limits"] != dict(limits):
+            self.kill()
+            raise TrialFailed(
+                Failure("unknown", f"the engine runs with {answer.body['limits']}, not {limits}")
+            )
 
     def stop(self) -> float:
         """Stop the engine, keep the host; return the seconds taken."""
@@ -368,6 +373,25 @@ def open_log(path: Path) -> BinaryIO:
         raise EnvironmentFault(
             f"cannot write the log {path}: {error.strerror}", hint="choose another --log-folder"
         ) from error
+
+
+def _replay_result(answer: Message) -> ReplayResult:
+    body, arrays = answer.body, dict(answer.arrays)
+    schedule = None
+    if body["names"] is not None:
+        found = {name: arrays.pop(SCHEDULE_PREFIX + name) for name in SCHEDULE_ARRAYS}
+        schedule = Schedule(tuple(body["names"]), **found)
+    steps, samples = Steps.split(arrays)
+    return ReplayResult(
+        samples=RequestSamples.from_arrays(samples),
+        steps=steps,
+        warmup=Warmup(**body["warmup"]),
+        replay_s=float(body["replay_s"]),
+        began_at=float(body["began_at"]),
+        ended_at=float(body["ended_at"]),
+        errors=tuple(body["errors"]),
+        schedule=schedule,
+    )
 
 
 def _silence(kind: str, silence_s: float) -> Failure:

@@ -7,23 +7,28 @@ give it on this hardware.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
-from autotune.engine.protocol import EngineInfo, Iterations
+from autotune.engine.protocol import EngineInfo, Schedule
 from autotune.traffic.replay import RequestFailed
+from objectives.steps import COLUMNS, Steps
 
 OBSERVATION_ARGUMENTS: Mapping[str, Any] = {
-    # Statistics come through our own logger; vLLM's would write a line an iteration.
+    # The scheduler records the steps; vLLM's own statistics would cost time in this process.
     "disable_log_stats": True,
-    "enable_logging_iteration_details": True,
 }
 """Arguments added to every engine: they watch, and change neither schedule nor memory."""
+
+_SCHEDULERS = "autotune.engine.scheduler"
+_TIMES = [COLUMNS.index(name) for name in ("begun_s", "planned_s", "done_s")]
+_DRAIN_TIMEOUT_S = 30.0
+_DRAIN_POLL_S = 0.02
 
 SHUTDOWN_TIMEOUT_S = 30.0
 """Twice what a clean stop took at most; vLLM's own default of 5 s kills it half way."""
@@ -68,6 +73,7 @@ def describe_config(config: Any) -> EngineInfo:
         vocab_size=int(config.model_config.get_vocab_size()),
         kv_cache_tokens=None if tokens is None else int(tokens),
         capture_sizes=tuple(config.compilation_config.cudagraph_capture_sizes or ()),
+        live_obstacle=live_obstacle(config),
     )
 
 
@@ -103,64 +109,52 @@ def _devices(world_size: int) -> tuple[str, tuple[str, ...]]:
     return current_platform.get_device_name(), uuids
 
 
-def _new_recorder() -> Any:
-    """Return a stat logger factory with a ``rows`` list that its loggers append to."""
-    from vllm.v1.metrics.loggers import StatLoggerBase
+def live_obstacle(config: Any) -> str | None:
+    """Return why limits could not be changed on an engine of this configuration, None if they can.
 
-    class IterationRecorder(StatLoggerBase):  # type: ignore[misc]
-        """Appends one tuple an iteration; an exception here would fail every request."""
+    The running engine is asked as well, once there is one: see ``VllmEngine.obstacle``.
+    """
+    scheduler = config.scheduler_config
+    if _own_scheduler(config) is not None:
+        return "scheduler_cls is given"
+    if config.parallel_config.data_parallel_size > 1:
+        return "data_parallel_size is more than 1"
+    # Each of these makes vLLM derive from the limits what a running engine keeps.
+    if config.speculative_config is not None:
+        return "speculative decoding derives further limits from max_num_batched_tokens"
+    if getattr(scheduler, "long_prefill_token_threshold_adaptive", False):
+        return "long_prefill_token_threshold_adaptive follows max_num_batched_tokens"
+    for name in ("max_num_scheduled_tokens", "max_num_active_seqs"):
+        if getattr(scheduler, name, None) is not None:
+            return f"{name} is given"
+    return None
 
-        rows: ClassVar[list[tuple[float, int, int, int, int, float, int, int]]] = []
-        faults: ClassVar[list[Exception]] = []
 
-        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-            pass
+def _own_scheduler(config: Any) -> Any:
+    """Return the scheduler class that the user has given, None if there is none."""
+    chosen = config.scheduler_config.scheduler_cls
+    return None if isinstance(chosen, str) and chosen.startswith(f"{_SCHEDULERS}.") else chosen
 
-        def log_engine_initialized(self) -> None:
-            pass
 
-        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-            # vLLM fails every request if a logger raises; what went wrong is raised later.
-            try:
-                self._append(scheduler_stats, iteration_stats)
-            except Exception as error:  # noqa: BLE001
-                self.faults.append(error)
-
-        def _append(self, scheduler_stats: Any, iteration_stats: Any) -> None:
-            details = getattr(scheduler_stats, "iteration_details", None)
-            if details is None or details.is_dummy:
-                return
-            in_step = details.num_ctx_requests + details.num_generation_requests
-            preempted = iteration_stats.num_preempted_reqs if iteration_stats else 0
-            gaps = len(iteration_stats.inter_token_latencies_iter) if iteration_stats else 0
-            self.rows.append(
-                (
-                    time.perf_counter(),
-                    details.num_ctx_tokens,
-                    details.num_generation_requests,
-                    # The count after the step lacks the requests that ended with it.
-                    max(scheduler_stats.num_running_reqs, in_step),
-                    scheduler_stats.num_waiting_reqs,
-                    scheduler_stats.kv_cache_usage,
-                    preempted,
-                    gaps,
-                )
-            )
-
-    return IterationRecorder
+def watch(config: Any) -> None:
+    """Have the engine record its steps, unless the user brings a scheduler."""
+    if _own_scheduler(config) is None:
+        asynchronous = config.scheduler_config.async_scheduling
+        name = "WatchedAsyncScheduler" if asynchronous else "WatchedScheduler"
+        config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{name}"
 
 
 class VllmEngine:
     """One started ``AsyncLLM``; a ``TokenSource`` for replays."""
 
-    def __init__(self, llm: Any, recorder: Any) -> None:
+    def __init__(self, llm: Any) -> None:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.exceptions import EngineGenerateError
 
         self._llm = llm
-        self._recorder = recorder
+        self._watched = _own_scheduler(llm.vllm_config) is None
         self._sampling_params = SamplingParams
         self._tokens_input = tokens_input
         self._delta = RequestOutputKind.DELTA
@@ -178,17 +172,43 @@ class VllmEngine:
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        recorder = _new_recorder()
+        config = build_config(engine_args)
+        watch(config)
         llm = AsyncLLM.from_vllm_config(
-            build_config(engine_args),
-            usage_context=UsageContext.OPENAI_API_SERVER,
-            stat_loggers=[recorder],
-            disable_log_stats=True,
+            config, usage_context=UsageContext.OPENAI_API_SERVER, disable_log_stats=True
         )
-        return cls(llm, recorder)
+        return cls(llm)
 
     def info(self) -> EngineInfo:
         return describe_config(self._llm.vllm_config)
+
+    async def obstacle(self) -> str | None:
+        """Return why limits cannot be changed on this engine, None if they can."""
+        return live_obstacle(self._llm.vllm_config) or await self._call("autotune_obstacle")
+
+    async def set_limits(self, limits: Mapping[str, int]) -> Mapping[str, int]:
+        """Set ``LIVE_LIMITS`` once all requests are finished; return those that now hold.
+
+        Raises:
+            TimeoutError: requests stay unfinished.
+            Exception: as vLLM passes on what its engine raises, of no class of its own.
+        """
+        async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+            while (now := await self._call("autotune_set_limits", dict(limits))) is None:
+                await asyncio.sleep(_DRAIN_POLL_S)
+        return dict(now)
+
+    async def pace(self, *, held: bool = False, one_in_flight: bool = False) -> None:
+        """Hold all steps back, or plan each only when the one before it is done."""
+        await self._call("autotune_pace", held, one_in_flight)
+
+    async def keep_detail(self, wanted: bool) -> None:  # noqa: FBT001
+        """Have who computed how many tokens recorded as well, or no longer."""
+        if self._watched:
+            await self._call("autotune_detail", wanted)
+
+    async def _call(self, name: str, *arguments: Any) -> Any:
+        return await self._llm.engine_core.call_utility_async(name, *arguments)
 
     async def generate(
         self,
@@ -223,29 +243,19 @@ class VllmEngine:
     async def reset_prefix_cache(self) -> None:
         await self._llm.reset_prefix_cache()
 
-    def take_iterations(self, *, started_at: float) -> Iterations:
+    async def take_steps(self, *, started_at: float) -> tuple[Steps, Schedule]:
         """Return and forget what was recorded; times count from ``started_at`` (perf_counter).
 
-        Raises:
-            RuntimeError: the installed vLLM reports iterations in another form.
+        Nothing with a scheduler of the user's own.
         """
-        if self._recorder.faults:
-            fault = self._recorder.faults[0]
-            self._recorder.faults.clear()
-            raise RuntimeError("this vLLM reports iterations in an unknown form") from fault
-        rows = np.array(self._recorder.rows, dtype=np.float64).reshape(-1, 8)
-        self._recorder.rows.clear()
-        counts = rows.astype(np.int64)
-        return Iterations(
-            at_s=rows[:, 0] - started_at,
-            prefill_tokens=counts[:, 1],
-            decode_requests=counts[:, 2],
-            running=counts[:, 3],
-            waiting=counts[:, 4],
-            kv_usage=rows[:, 5],
-            preemptions=counts[:, 6],
-            gaps=counts[:, 7],
-        )
+        if not self._watched:
+            return Steps.from_rows(np.empty((0, len(COLUMNS)))), Schedule.empty()
+        taken = await self._call("autotune_take")
+        rows = np.frombuffer(taken["rows"], dtype=np.float64).reshape(-1, len(COLUMNS)).copy()
+        rows[:, _TIMES] -= started_at
+        # A step that was in flight when the engine was asked says nothing.
+        done = ~np.isnan(rows[:, COLUMNS.index("done_s")])
+        return Steps.from_rows(rows[done]), Schedule.build(taken["shares"], taken["arrivals"])
 
     def stop(self) -> None:
         """Shut the engine down and wait until its processes are gone."""

@@ -1,0 +1,117 @@
+"""Schedules of vLLM's engine inside this process, step by step; run as a program of its own.
+
+    python -m tests.autotune.engine.in_process LIMITS... > schedules.json
+
+Each of LIMITS is ``tokens,sequences,threshold``. An engine is started at the envelope of them
+all, and given each in turn while it lives; then one is started with each. Requests arrive by
+step index, so that both see the same traffic whatever a step takes. The KV cache has the same
+size everywhere, small enough for preemptions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tests.autotune.engine.tiny import ENGINE_ARGS, ENVIRONMENT, KV_BYTES_PER_TOKEN
+
+os.environ |= {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+import numpy as np  # noqa: E402
+from vllm import SamplingParams  # noqa: E402
+from vllm.inputs import tokens_input  # noqa: E402
+from vllm.v1.engine.llm_engine import LLMEngine  # noqa: E402
+
+from autotune.engine.live import LIVE_LIMITS  # noqa: E402
+from autotune.engine.scheduler import obstacle, set_limits  # noqa: E402
+from autotune.engine.vllm_engine import build_config, watch  # noqa: E402
+from objectives.steps import COLUMNS  # noqa: E402
+
+SMALL = {
+    "max_model_len": 4096,
+    # One block is kept free by vLLM.
+    "kv_cache_memory_bytes": (4096 + 128) * KV_BYTES_PER_TOKEN,
+    "enable_prefix_caching": True,
+}
+REQUESTS = 40
+SEED = 7
+COMMON = 256
+"""Tokens with which a prompt begins, before its own length."""
+
+
+def traffic() -> list[tuple[int, int, int]]:
+    """Return arrival step, prompt length without its beginning, and output length of each."""
+    rng = np.random.default_rng(SEED)
+    arrivals = np.cumsum(rng.integers(0, 6, REQUESTS))
+    prompts = np.where(rng.random(REQUESTS) < 0.3, 900, 60) + rng.integers(0, 120, REQUESTS)
+    outputs = rng.integers(1, 24, REQUESTS)
+    return [tuple(map(int, row)) for row in zip(arrivals, prompts, outputs, strict=True)]
+
+
+@contextmanager
+def engine(**arguments: int) -> Iterator[LLMEngine]:
+    config = build_config({**ENGINE_ARGS, **SMALL, **arguments})
+    watch(config)
+    built = LLMEngine.from_vllm_config(config)
+    try:
+        yield built
+    finally:
+        built.engine_core.shutdown()
+
+
+def replay(llm: LLMEngine) -> dict[str, Any]:
+    """Replay the traffic; return who computed how many tokens in each step, and the totals."""
+    core = llm.engine_core.engine_core
+    core.autotune_take()
+    core.autotune_detail(True)
+    assert llm.reset_prefix_cache()
+    recorder = core.scheduler.recorder
+    waiting = list(enumerate(traffic()))
+    while waiting or llm.has_unfinished_requests():
+        while waiting and (
+            waiting[0][1][0] <= recorder.steps or not llm.has_unfinished_requests()
+        ):
+            number, (_, prompt, output) = waiting.pop(0)
+            params = SamplingParams(
+                max_tokens=output, min_tokens=output, ignore_eos=True, detokenize=False
+            )
+            # Prompts begin alike in threes, so that the prefix cache has something to find.
+            ids = [number % 3 + 5] * COMMON + [(number * 31 + i) % 500 + 5 for i in range(prompt)]
+            llm.add_request(f"r{number}", tokens_input(ids), params)
+        llm.step()
+    taken = core.autotune_take()
+    rows = np.frombuffer(taken["rows"]).reshape(-1, len(COLUMNS))
+    counts = {
+        name: rows[:, COLUMNS.index(name)].astype(int).tolist()
+        for name in COLUMNS
+        if not name.endswith("_s") and name != "kv_usage"
+    }
+    shares = [(step, name.partition("-")[0], tokens) for step, name, tokens in taken["shares"]]
+    stamps = rows[:, [COLUMNS.index(n) for n in ("begun_s", "planned_s", "done_s")]]
+    arrivals = {name.partition("-")[0]: step for name, step in taken["arrivals"]}
+    ordered = bool((np.diff(stamps, axis=1) >= 0).all())
+    return {"shares": shares, "arrivals": arrivals, "ordered": ordered, **counts}
+
+
+def main(limits: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    envelope = {name: max(each[name] for each in limits) for name in LIVE_LIMITS[:2]}
+    result: dict[str, Any] = {"traffic": traffic(), "live": [], "restart": []}
+    with engine(**envelope) as llm:
+        scheduler = llm.engine_core.engine_core.scheduler
+        result["obstacle"] = obstacle(scheduler)
+        for each in limits:
+            assert set_limits(scheduler, each) == dict(each)
+            result["live"].append(replay(llm))
+    for each in limits:
+        with engine(**each) as llm:
+            result["restart"].append(replay(llm))
+    return result
+
+
+if __name__ == "__main__":
+    given = [dict(zip(LIVE_LIMITS, map(int, a.split(",")), strict=True)) for a in sys.argv[1:]]
+    print(json.dumps(main(given)))  # noqa: T201
