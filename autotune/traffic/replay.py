@@ -10,6 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
+from objectives.abort import AbortWatch
+from objectives.arrays import F8, I8
+from objectives.censoring import Censored, Lost, censored
+from objectives.classes import LengthClass
+from objectives.limits import Budget
 from objectives.samples import RequestSamples
 
 
@@ -30,6 +35,8 @@ class TokenSource(Protocol):
         priority: int,
     ) -> AsyncIterator[int]:
         """Yield the number of new tokens of each delivery, ``output_tokens`` in all.
+
+        If the wait for a delivery is cancelled the request is dropped.
 
         Raises:
             RequestFailed: this request failed. Any other exception ends the whole replay.
@@ -70,6 +77,7 @@ class _Stamps:
     tokens: int = 0
     cached: int = 0
     failed: bool = False
+    ended: bool = False
     deliveries_s: list[float] = field(default_factory=list)
 
 
@@ -81,6 +89,12 @@ class Replay:
         source: the engine.
         salt: separates this replay's prefix cache entries from all others.
         clock: monotonic seconds.
+
+    Attributes:
+        started_at: when it began, by the clock; NaN before.
+        progress: counters, for a watcher.
+        censored: what the samples lack, if ``abort`` cut the replay short; None if they are
+            whole.
     """
 
     def __init__(
@@ -98,23 +112,68 @@ class Replay:
         self._stamps = [_Stamps() for _ in requests]
         self.started_at = float("nan")
         self.progress = Progress(total=len(requests))
+        self.censored: Censored | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._cut: tuple[float, Lost] | None = None
 
     async def run(self) -> RequestSamples:
-        """Send everything on time, wait for every last token, and return the stamps."""
+        """Send everything on time, wait for every last token, and return the stamps.
+
+        After ``abort`` they are those of a part, which must not be measured as if it were all:
+        ``censored`` is then set, and some rows are ``unfinished``.
+        """
         self.started_at = self._clock()
         async with asyncio.TaskGroup() as group:
-            for row, request in enumerate(self._requests):
-                delay_s = self.started_at + request.scheduled_s - self._clock()
-                if delay_s > 0:
-                    await asyncio.sleep(delay_s)
-                group.create_task(self._consume(row, request))
-                self.progress.sent += 1
-        return self._samples()
+            self._tasks.append(group.create_task(self._send(group)))
+        samples = self._samples()
+        if self._cut is not None:
+            cut_s, lost = self._cut
+            self.censored = censored(samples, lost=lost, cut_s=cut_s)
+        return samples
+
+    def abort(self, lost: Lost) -> None:
+        """Send nothing more and cancel what runs, so that ``run`` soon returns.
+
+        Without effect before and after ``run``, and the second time: an engine that is told to
+        drop a request must be given the time to do so.
+        """
+        if self._tasks and self._cut is None:
+            self._cut = self._now_s(), lost
+            for task in self._tasks:
+                task.cancel()
+
+    def watch(self, budget: Budget, classes: Sequence[LengthClass]) -> Callable[[], Lost | None]:
+        """Return a look at the replay that says which limit in ms is lost by now, if any is.
+
+        Raises:
+            ObjectiveError: a limit that is relative, or on an unknown class.
+        """
+        scheduled_s, prompt_tokens, output_tokens = self._asked()
+        watch = AbortWatch(
+            budget,
+            classes,
+            self._stamps,
+            scheduled_s=scheduled_s,
+            prompt_tokens=prompt_tokens,
+            expected_output_tokens=output_tokens,
+        )
+        return lambda: watch.lost(self._now_s())
+
+    def _now_s(self) -> float:
+        return self._clock() - self.started_at
+
+    async def _send(self, group: asyncio.TaskGroup) -> None:
+        for row, request in enumerate(self._requests):
+            delay_s = request.scheduled_s - self._now_s()
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+            self._tasks.append(group.create_task(self._consume(row, request)))
+            self.progress.sent += 1
 
     async def _consume(self, row: int, request: PreparedRequest) -> None:
         stamps = self._stamps[row]
         request_id = f"{self._salt}-{row}"
-        stamps.sent_s = self._clock() - self.started_at
+        stamps.sent_s = self._now_s()
         stream = self._source.generate(
             request.prompt,
             request.output_tokens,
@@ -125,7 +184,7 @@ class Replay:
         try:
             async for new_tokens in stream:
                 if new_tokens:
-                    stamps.deliveries_s.append(self._clock() - self.started_at)
+                    stamps.deliveries_s.append(self._now_s())
                     stamps.tokens += new_tokens
                     self.progress.tokens += new_tokens
         except RequestFailed as error:
@@ -134,23 +193,31 @@ class Replay:
         # A stream that ends short of its forced length is no answer.
         stamps.failed = stamps.failed or stamps.tokens < request.output_tokens
         stamps.cached = self._source.cached_tokens(request_id)
+        stamps.ended = True
         self.progress.done += 1
+
+    def _asked(self) -> tuple[F8, I8, I8]:
+        """Scheduled times, prompt lengths and output lengths."""
+        return (
+            np.array([r.scheduled_s for r in self._requests], dtype=np.float64),
+            np.array([len(r.prompt) for r in self._requests], dtype=np.int64),
+            np.array([r.output_tokens for r in self._requests], dtype=np.int64),
+        )
 
     def _samples(self) -> RequestSamples:
         nan = float("nan")
+        scheduled_s, prompt_tokens, output_tokens = self._asked()
         gaps = [np.diff(stamps.deliveries_s) for stamps in self._stamps]
         firsts = [s.deliveries_s[0] if s.deliveries_s else nan for s in self._stamps]
         lasts = [s.deliveries_s[-1] if s.deliveries_s else nan for s in self._stamps]
         return RequestSamples(
-            scheduled_s=np.array([r.scheduled_s for r in self._requests], dtype=np.float64),
+            scheduled_s=scheduled_s,
             sent_s=np.array([s.sent_s for s in self._stamps], dtype=np.float64),
             first_token_s=np.array(firsts, dtype=np.float64),
             last_token_s=np.array(lasts, dtype=np.float64),
-            prompt_tokens=np.array([len(r.prompt) for r in self._requests], dtype=np.int64),
+            prompt_tokens=prompt_tokens,
             output_tokens=np.array([s.tokens for s in self._stamps], dtype=np.int64),
-            expected_output_tokens=np.array(
-                [r.output_tokens for r in self._requests], dtype=np.int64
-            ),
+            expected_output_tokens=output_tokens,
             cached_tokens=np.array([s.cached for s in self._stamps], dtype=np.int64),
             failed=np.array([s.failed for s in self._stamps], dtype=np.bool_),
             gap_s=np.concatenate(gaps) if gaps else np.empty(0),

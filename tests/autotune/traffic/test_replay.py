@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.traffic.replay import PreparedRequest, Replay, RequestFailed
+from objectives.censoring import Censored, Lost, unfinished
+from objectives.errors import ObjectiveError
+from objectives.limits import parse_budget
 from objectives.samples import RequestSamples
 from tests.autotune.traffic.virtual_time import VirtualLoop, run
 
 Step = float | int | Exception
+LOST = Lost("ttft_p95", 500.0, 750.0)
 
 
 class EngineDead(Exception):
@@ -27,6 +31,7 @@ class FakeEngine:
     Attributes:
         answers: the script of each row; ``default`` for the others.
         calls: what was asked for, in order, with the time.
+        closing_s: how long it takes to end a stream, dropped ones included.
     """
 
     loop: VirtualLoop
@@ -35,6 +40,7 @@ class FakeEngine:
     cached: Mapping[int, int] = field(default_factory=dict)
     calls: list[tuple[float, tuple[str, str, int, int, int]]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    closing_s: float = 0.0
 
     async def generate(
         self,
@@ -57,6 +63,8 @@ class FakeEngine:
                     case _:
                         raise step
         finally:
+            if self.closing_s:
+                await asyncio.sleep(self.closing_s)
             self.closed.append(request_id)
 
     def cached_tokens(self, request_id: str) -> int:
@@ -225,3 +233,131 @@ def test_a_replay_of_nothing(loop: VirtualLoop) -> None:
     _, samples = replay(loop, FakeEngine(loop), [])
     assert len(samples) == 0
     assert samples.gap_s.size == 0
+
+
+def cut_at(
+    loop: VirtualLoop, engine: FakeEngine, prepared: Sequence[PreparedRequest], *times_s: float
+) -> tuple[Replay, RequestSamples]:
+    """Run a replay that is told to abort at the given seconds."""
+    one = Replay(prepared, engine, salt="salt", clock=loop.time)
+    for at_s in times_s:
+        loop.call_later(at_s, one.abort, LOST)
+    return one, run(loop, one.run())
+
+
+def test_an_aborted_replay_returns_what_it_has(loop: VirtualLoop) -> None:
+    engine = FakeEngine(
+        loop,
+        {1: [0.5, 1, 0.25, 1, 3600.0], 2: [RequestFailed("no")], 3: [3600.0], 4: [3600.0]},
+    )
+    prepared = requests(0.0, 0.0, 0.0, 1.0, 50.0, 60.0, output_tokens=2)
+    prepared[1] = PreparedRequest(0.0, [1], 3)
+    one, samples = cut_at(loop, engine, prepared, 2.0)
+    assert loop.time() - one.started_at == 2.0
+    assert unfinished(samples).tolist() == [False, True, False, True, True, True]
+    assert samples.failed.tolist() == [False, False, True, False, False, False]
+    assert samples.output_tokens.tolist() == [2, 2, 0, 0, 0, 0]
+    assert samples.gap_request.tolist() == [0, 1]
+    np.testing.assert_array_equal(samples.sent_s, [0.0, 0.0, 0.0, 1.0, np.nan, np.nan])
+    assert one.censored == Censored(LOST, cut_s=2.0, requests=6, sent=4, ended=2)
+    assert (one.progress.sent, one.progress.done) == (4, 2)
+
+
+def test_an_abort_closes_every_stream_before_the_replay_returns(loop: VirtualLoop) -> None:
+    engine = FakeEngine(loop, default=(3600.0, 2), closing_s=0.5)
+    one, _ = cut_at(loop, engine, requests(0.0, 1.0, 9.0), 2.0, 2.25)
+    assert loop.time() - one.started_at == 2.5
+    assert sorted(engine.closed) == ["salt-0", "salt-1"]
+    assert one.censored == Censored(LOST, cut_s=2.0, requests=3, sent=2, ended=0)
+
+
+def test_an_abort_while_the_last_answers_come_in(loop: VirtualLoop) -> None:
+    engine = FakeEngine(loop, {1: [3600.0, 2]})
+    one, samples = cut_at(loop, engine, requests(0.0, 1.0), 5.0)
+    assert unfinished(samples).tolist() == [False, True]
+    assert one.censored == Censored(LOST, cut_s=5.0, requests=2, sent=2, ended=1)
+
+
+@pytest.mark.parametrize("row_is_done", [True, False])
+def test_an_abort_that_comes_too_late_changes_nothing(
+    loop: VirtualLoop, row_is_done: bool
+) -> None:
+    """Either the replay has returned, or all tokens are there and the stream is still open."""
+    engine = FakeEngine(loop, default=(0.5, 2) if row_is_done else (0.5, 2, 1.0))
+    one = Replay(requests(0.0), engine, salt="salt", clock=loop.time)
+    if not row_is_done:
+        loop.call_later(1.0, one.abort, LOST)
+    samples = run(loop, one.run())
+    one.abort(LOST)
+    assert one.censored is None
+    assert not unfinished(samples).any()
+
+
+def test_an_abort_before_the_start_is_none(loop: VirtualLoop) -> None:
+    one = Replay(requests(0.0, 1.0), FakeEngine(loop), salt="salt", clock=loop.time)
+    one.abort(LOST)
+    assert not unfinished(run(loop, one.run())).any()
+    assert one.censored is None
+
+
+def test_a_replay_can_be_aborted_at_its_very_first_moment(loop: VirtualLoop) -> None:
+    one, samples = cut_at(loop, FakeEngine(loop), requests(0.0, 1.0), 0.0)
+    assert one.censored is not None
+    assert unfinished(samples).all()
+
+
+@given(st.integers(0, 5_000), st.data())
+@settings(max_examples=50)
+def test_what_is_cut_off_is_the_beginning_of_the_whole(cut_ms: int, data: st.DataObject) -> None:
+    step = st.integers(0, 2000).map(lambda ms: ms / 1000) | st.integers(0, 3)
+    scripts = {row: data.draw(st.lists(step, max_size=6)) for row in range(4)}
+    prepared = [
+        PreparedRequest(
+            at_s, [1], sum(step for step in scripts[row] if isinstance(step, int)) or 1
+        )
+        for row, at_s in enumerate([0.0, 0.25, 0.25, 4.0])
+    ]
+
+    def cut(at_s: float) -> RequestSamples:
+        loop = VirtualLoop()
+        return cut_at(loop, FakeEngine(loop, scripts), prepared, at_s)[1]
+
+    # Between two whole ms, so that nothing happens at the very same time.
+    at_s = (cut_ms + 0.5) / 1000
+    part, whole = cut(at_s), cut(1e6)
+    seen = whole.first_token_s <= at_s
+    np.testing.assert_array_equal(part.first_token_s, np.where(seen, whole.first_token_s, np.nan))
+    assert (np.nan_to_num(part.last_token_s) <= at_s).all()
+    assert (part.output_tokens <= whole.output_tokens).all()
+    assert (whole.failed | ~part.failed).all()
+    ended = ~unfinished(part)
+    np.testing.assert_array_equal(part.output_tokens[ended], whole.output_tokens[ended])
+
+
+def test_a_watch_says_when_a_limit_is_lost(loop: VirtualLoop) -> None:
+    engine = FakeEngine(loop, default=(3600.0, 2))
+    one = Replay(requests(0.0, 1.0, 50.0), engine, salt="salt", clock=loop.time)
+    look = one.watch(parse_budget("ttft_max:1500"), ())
+    seen: list[Lost | None] = []
+
+    def abort_if_lost() -> None:
+        seen.append(look())
+        if (lost := seen[-1]) is not None:
+            one.abort(lost)
+
+    for at_s in (1.25, 1.75):
+        loop.call_later(at_s, abort_if_lost)
+    run(loop, one.run())
+    lost = Lost("ttft_max", 1500.0, 1750.0)
+    assert seen == [None, lost]
+    assert one.censored == Censored(lost, cut_s=1.75, requests=3, sent=2, ended=0)
+
+
+def test_before_the_start_a_watch_sees_nothing_and_relative_limits_are_refused(
+    loop: VirtualLoop,
+) -> None:
+    one = Replay(requests(0.0), FakeEngine(loop), salt="salt", clock=loop.time)
+    assert one.watch(parse_budget("ttft_p95:1 itl_p99:1"), ())() is None
+    with pytest.raises(ObjectiveError):
+        one.watch(parse_budget("ttft_p95:0.9x"), ())
+    run(loop, one.run())
