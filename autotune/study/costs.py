@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.candidates.lattice import Candidate, cell_key
-from autotune.engine.protocol import request_arrays
 from objectives.arrays import F8
 from objectives.budget import is_feasible, latency_objectives
 from objectives.classes import LengthClass, class_mask
@@ -23,6 +22,7 @@ from objectives.latency import e2e_ms, itl_ms, itl_owner, tpot_ms, ttft_ms
 from objectives.limits import Budget
 from objectives.samples import RequestSamples
 from objectives.statistics import bootstrap_draws
+from objectives.steps import request_arrays
 from storage.records import Json, TrialRecord
 
 WORK_COST = "busy_s_per_1k_tokens"
@@ -34,6 +34,9 @@ RESAMPLES = 300
 _NOISE_SEED = 0
 """Fixed, so that the same trials always give the same verdict."""
 
+Fidelity = Literal["restart", "live"]
+"""How a trial came to its limits: an engine started with them, or a running one changed."""
+
 LoadSamples = Callable[[int], Mapping[str, NDArray[Any]]]
 
 
@@ -41,10 +44,12 @@ LoadSamples = Callable[[int], Mapping[str, NDArray[Any]]]
 class Cell:
     """All complete trials of one candidate.
 
+    Its figures are those of its restarts alone, where it has some, else of its live trials.
+
     Attributes:
         candidate: the engine arguments.
-        numbers: of the trials, the first one first.
-        costs: [objectives], geometric means over the trials; NaN where not measured.
+        numbers: of the trials that the figures come from, the first one first.
+        costs: [objectives], geometric means over these trials; NaN where not measured.
         log_costs: [trials, objectives].
         metrics: geometric means over the trials, by name, so that ratios of them are those
             of the costs.
@@ -53,6 +58,10 @@ class Cell:
         failed_requests: in all of its trials.
         met: numbers of the trials whose own values keep the budget.
         diagnosis: of the last trial, None if it has none.
+        fidelity: of the trials that the figures come from.
+        live_numbers: of its live trials, sentinels included, whether or not the figures are
+            theirs.
+        live_log_costs: [live trials, objectives].
     """
 
     candidate: Candidate
@@ -65,6 +74,19 @@ class Cell:
     failed_requests: int
     met: tuple[int, ...] = ()
     diagnosis: Json | None = None
+    fidelity: Fidelity = "restart"
+    live_numbers: tuple[int, ...] = ()
+    live_log_costs: F8 = field(default_factory=lambda: np.empty((0, OBJECTIVES)))
+
+    @property
+    def live(self) -> bool:
+        """Whether no restart has measured it."""
+        return self.fidelity == "live"
+
+    @property
+    def repeats(self) -> tuple[F8, ...]:
+        """The log costs of trials that repeat each other: of restarts, and of live trials."""
+        return (self.live_log_costs,) if self.live else (self.log_costs, self.live_log_costs)
 
 
 def objective_names(budget: Budget) -> tuple[str, str, str]:
@@ -85,19 +107,34 @@ def gather_cells(
 ) -> list[Cell]:
     """Group the complete trials by candidate, in the order in which these were first tried.
 
+    Sentinels alone make no cell: they tell noise, and nothing of the candidate that counts.
     ``budget`` has no relative limits any more.
     """
     groups: dict[str, list[TrialRecord]] = {}
     for trial in trials:
         if trial.state == "complete" and trial.metrics is not None:
             groups.setdefault(cell_key(trial.candidate), []).append(trial)
-    return [_cell(group, budget, names) for group in groups.values()]
+    return [
+        _cell(counting, group, budget, names)
+        for group in groups.values()
+        if (counting := _of_best_fidelity(group))
+    ]
 
 
-def _cell(group: Sequence[TrialRecord], budget: Budget, names: Sequence[str]) -> Cell:
+def _of_best_fidelity(group: Sequence[TrialRecord]) -> list[TrialRecord]:
+    restarts = [trial for trial in group if trial.fidelity == "restart"]
+    return restarts or [trial for trial in group if trial.phase != "sentinel"]
+
+
+def _cell(
+    group: Sequence[TrialRecord],
+    everything: Sequence[TrialRecord],
+    budget: Budget,
+    names: Sequence[str],
+) -> Cell:
     measured = [trial.metrics or {} for trial in group]
-    with np.errstate(divide="ignore"):
-        log_costs = np.log(np.array([costs_of(metrics, names) for metrics in measured]))
+    log_costs = _log_costs(measured, names)
+    live = [trial for trial in everything if trial.fidelity == "live"]
     metrics = {name: _mean([each.get(name) for each in measured]) for name in measured[0]}
     failures = [int((trial.engine or {}).get("failed_requests", 0)) for trial in group]
     return Cell(
@@ -115,7 +152,17 @@ def _cell(group: Sequence[TrialRecord], budget: Budget, names: Sequence[str]) ->
             if is_feasible(budget, own, failed)
         ),
         diagnosis=group[-1].diagnosis,
+        fidelity="live" if group[0].fidelity == "live" else "restart",
+        live_numbers=tuple(trial.number for trial in live),
+        live_log_costs=_log_costs([trial.metrics or {} for trial in live], names),
     )
+
+
+def _log_costs(measured: Sequence[Mapping[str, float | None]], names: Sequence[str]) -> F8:
+    rows = [costs_of(metrics, names) for metrics in measured]
+    with np.errstate(divide="ignore"):
+        logs: F8 = np.log(np.array(rows).reshape(-1, len(names)))
+    return logs
 
 
 def _widest(intervals: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
@@ -158,9 +205,11 @@ class Noise:
 def replicate_noise(cells: Sequence[Cell]) -> Noise | None:
     """Return the noise between trials of one cell, None if no cell was measured twice.
 
-    Pooled over the cells that were; trials with an infinite cost say nothing of noise.
+    Pooled over the cells that were, restarts and live trials of one apart, since these may
+    differ by more than noise; trials with an infinite cost say nothing of it.
     """
-    repeated = [logs for cell in cells if len(logs := _finite_rows(cell.log_costs)) > 1]
+    groups = [group for cell in cells for group in cell.repeats]
+    repeated = [logs for group in groups if len(logs := _finite_rows(group)) > 1]
     if not repeated:
         return None
     degrees = sum(len(logs) - 1 for logs in repeated)

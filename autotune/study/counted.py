@@ -10,34 +10,94 @@ from autotune.candidates.lattice import Candidate, cell_key
 from autotune.study.costs import Cell, gather_cells
 from autotune.study.replays import LATE, allowed_lag_ms
 from objectives.budget import resolve
+from objectives.classes import LengthClass
 from objectives.limits import Budget, parse_budget
-from storage.records import TrialRecord
+from storage.records import Json, TrialRecord
 
 _ROUNDS = 6
 _DIGITS = 2
 
 
 def counted_trials(
-    trials: Iterable[TrialRecord], budget: Budget, baseline: Candidate
+    trials: Iterable[TrialRecord],
+    budget: Budget,
+    baseline: Candidate,
+    classes: Sequence[LengthClass] = (),
 ) -> list[TrialRecord]:
     """Return the measured trials that count under a budget, as complete ones.
 
     A replay whose client sent late counts if the TTFT limit allows it. What state another
     budget had left a trial in plays no part. Relative limits allow nothing before the
-    baseline's first trial that counts.
+    baseline's first restart that counts. What was measured live of a candidate does not count
+    where a restart failed by its fault, or was cut short with the budget lost.
 
     Raises:
         ObjectiveError: a relative limit on what the baseline has no finite value of.
     """
     absolute, found = Budget(budget.absolute), []
     known = len(absolute.limits) == len(budget.limits)
-    for trial in trials:
+    everything = tuple(trials)
+    for trial in everything:
         if not _counts(trial, absolute):
             continue
         found.append(replace(trial, state="complete"))
-        if not known and cell_key(trial.candidate) == cell_key(baseline):
+        if not known and is_restart_of(trial, baseline):
             absolute, known = resolve(budget, trial.metrics or {}), True
-    return found
+    refuted = {
+        cell_key(each.candidate) for each in everything if _refutes(each, absolute, classes)
+    }
+    return [
+        each
+        for each in found
+        if each.fidelity != "live" or cell_key(each.candidate) not in refuted
+    ]
+
+
+def is_restart_of(trial: TrialRecord, candidate: Candidate) -> bool:
+    """Whether an engine was started with these arguments for a trial."""
+    return trial.fidelity == "restart" and cell_key(trial.candidate) == cell_key(candidate)
+
+
+def breaks_for_certain(trial: TrialRecord, budget: Budget, classes: Sequence[LengthClass]) -> bool:
+    """Whether what was seen of a replay that was cut short shows that it breaks a budget.
+
+    Args:
+        trial: of any state.
+        budget: without relative limits.
+        classes: of prompt length.
+    """
+    cut = censored(trial)
+    if cut is None:
+        return False
+    bounds = bounds_of(cut, classes)
+    return any((bounds.get(x.key) or 0.0) > (x.limit_ms or math.inf) for x in budget.limits)
+
+
+def bounds_of(cut: Json, classes: Sequence[LengthClass]) -> dict[str, float | None]:
+    """Return what a replay that was cut short would have had at least, in ms by key.
+
+    Without what is about classes, if these are others by now.
+    """
+    same = cut.get("classes", "") == classes_text(classes)
+    return {name: ms for name, ms in cut["bounds"].items() if same or "@" not in name}
+
+
+def classes_text(classes: Iterable[LengthClass]) -> str:
+    return " ".join(each.text for each in classes)
+
+
+def censored(trial: TrialRecord) -> Json | None:
+    """Return when and why a replay was cut short, None if it was not."""
+    cut: Json | None = (trial.engine or {}).get("censored")
+    return cut
+
+
+def _refutes(trial: TrialRecord, budget: Budget, classes: Sequence[LengthClass]) -> bool:
+    if trial.fidelity != "restart":
+        return False
+    if censored(trial) is not None:
+        return breaks_for_certain(trial, budget, classes)
+    return trial.state == "infeasible"
 
 
 def _counts(trial: TrialRecord, budget: Budget) -> bool:
@@ -55,6 +115,7 @@ def loosened(
     budget: Budget,
     candidate: Candidate,
     names: Sequence[str],
+    classes: Sequence[LengthClass] = (),
 ) -> Budget | None:
     """Return a budget that a candidate keeps, no looser than need be; None if none is found.
 
@@ -66,12 +127,13 @@ def loosened(
         budget: one that the candidate breaks, without relative limits.
         candidate: of at least one trial that counts.
         names: of the objectives.
+        classes: of prompt length.
     """
     proposed: Budget | None = budget
     for _ in range(_ROUNDS):
         if proposed is None:
             return None
-        counting = counted_trials(trials, proposed, candidate)
+        counting = counted_trials(trials, proposed, candidate, classes)
         cells = gather_cells(counting, proposed, names)
         own = next(c for c in cells if cell_key(c.candidate) == cell_key(candidate))
         if own.feasible:

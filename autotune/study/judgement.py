@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,12 +19,14 @@ from autotune.study.costs import (
     objective_names,
     replicate_noise,
 )
-from autotune.study.counted import counted_trials, loosened
+from autotune.study.counted import counted_trials, is_restart_of, loosened
+from autotune.study.drift import Steadiness, assess_steadiness, live_offset
 from objectives.arrays import F8, Bools
 from objectives.budget import margins, resolve, upper_margins
 from objectives.classes import LengthClass
 from objectives.knee import Certainty, Knee, assess, find_knee
 from objectives.limits import Budget
+from objectives.pareto import non_dominated
 from objectives.score import Scores, score_cells
 from objectives.statistics import Interval, student_t_95
 from storage.records import TrialRecord
@@ -56,6 +58,9 @@ class Judgement:
         too_noisy: not converged since repeats differ by more than the baseline and the best do.
         kept: whether the upper bounds of the winner keep the budget too; None where the window
             is too short for such a bound, or there is no budget.
+        unconfirmed: the best cell that was measured live only, where a restart of it might
+            change the verdict, which is ``not_converged`` then; else None.
+        steadiness: what repeats say of machine and method.
     """
 
     code: Code
@@ -73,9 +78,12 @@ class Judgement:
     noise: Noise | None
     too_noisy: bool
     kept: bool | None
+    unconfirmed: int | None = None
+    steadiness: Steadiness = field(default_factory=Steadiness)
 
     @property
     def chosen(self) -> Cell | None:
+        """The cell to deploy; one that restarts have measured."""
         return None if self.winner is None else self.cells[self.winner]
 
 
@@ -87,6 +95,7 @@ class _Ruling:
     winner: int | None = None
     certainty: Certainty | None = None
     too_noisy: bool = False
+    unconfirmed: int | None = None
 
 
 def judge(
@@ -99,35 +108,41 @@ def judge(
 ) -> Judgement | None:
     """Return the judgement over all trials that the budget counts, None if there is none yet.
 
-    It follows from these arguments alone: not from the states that earlier budgets left the
-    trials in, nor from their order of judging.
+    Only cells that restarts have measured may win; the others belong to the scale that all are
+    scored on, and to the front. It follows from these arguments alone: not from the states that
+    earlier budgets left the trials in, nor from their order of judging.
 
     Raises:
         ObjectiveError: a relative limit, and the baseline was not measured.
     """
-    complete = counted_trials(trials, budget, baseline)
-    if not complete:
-        return None
+    complete = counted_trials(trials, budget, baseline, classes)
     names = objective_names(budget)
-    own = [t for t in complete if cell_key(t.candidate) == cell_key(baseline)]
+    own = [t for t in complete if is_restart_of(t, baseline)]
+    if all(trial.phase == "sentinel" for trial in complete):
+        return None
     absolute = resolve(budget, (own[0].metrics or {}) if own else {})
     cells = gather_cells(complete, absolute, names)
     keys = [cell_key(cell.candidate) for cell in cells]
     base = keys.index(cell_key(baseline)) if own else None
     costs = np.stack([cell.costs for cell in cells])
     feasible = np.array([cell.feasible for cell in cells])
+    eligible = feasible & np.array([not cell.live for cell in cells])
     noise = replicate_noise(cells)
     sigma = None if noise is None else noise.sigma
     scores = score_cells(costs, feasible, _anchors(absolute, names), sigma)
     draws = draw_costs(cells, load_samples, names, classes, noise)
-    knee = find_knee(costs, feasible, scores)
+    knee = find_knee(costs, eligible, scores)
+    if knee is not None:
+        knee = replace(knee, front=non_dominated(costs, feasible))
     gain = None
     if knee is not None and base is not None:
         gain = _gain(scores, draws, base, knee.cell)
     noise_of_gain = _noise_of_gain(scores, noise, cells, knee, base)
-    ruling = _rule(knee, base, gain, noise_of_gain, _Draws(draws, feasible, scores))
+    restarted = sum(not cell.live for cell in cells)
+    drawn = _Draws(draws, eligible, scores, restarted)
+    ruling = _question(_rule(knee, base, gain, noise_of_gain, drawn), cells, scores)
     winner = ruling.winner
-    nearest = _nearest(absolute, cells) if winner is None else None
+    nearest = _nearest(absolute, cells) if ruling.code == "nothing_feasible" else None
     return Judgement(
         code=ruling.code,
         budget=absolute,
@@ -137,7 +152,7 @@ def judge(
         nearest=nearest,
         loosened=None
         if nearest is None
-        else loosened(trials, absolute, cells[nearest].candidate, names),
+        else loosened(trials, absolute, cells[nearest].candidate, names, classes),
         baseline=base,
         knee=knee,
         certainty=ruling.certainty,
@@ -146,7 +161,26 @@ def judge(
         noise=noise,
         too_noisy=ruling.too_noisy,
         kept=None if winner is None else _kept(absolute, cells[winner]),
+        unconfirmed=ruling.unconfirmed,
+        steadiness=assess_steadiness(
+            complete, cells, budget=absolute, names=names, baseline=baseline, noise=noise
+        ),
     )
+
+
+def finalists(judgement: Judgement) -> list[Candidate]:
+    """Return whom restarts may confirm: those that keep the budget, the best first.
+
+    By the score of whatever was measured of them; never the baseline, which is restarted with
+    them anyway. How many of them are confirmed is for the plan to say.
+    """
+    scores = judgement.scores.values
+    able = [
+        index
+        for index, cell in enumerate(judgement.cells)
+        if cell.feasible and index != judgement.baseline and math.isfinite(scores[index])
+    ]
+    return [judgement.cells[index].candidate for index in sorted(able, key=scores.__getitem__)]
 
 
 def _anchors(budget: Budget, names: Sequence[str]) -> F8:
@@ -189,11 +223,12 @@ def _noise_of_gain(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draws:
-    """Resampled costs with what scores them."""
+    """Resampled costs with what scores them; ``feasible`` are the cells that may win."""
 
     costs: F8
     feasible: Bools
     scores: Scores
+    restarted: int
 
     def certainty(self, cell: int, *, of_all: bool = False) -> Certainty:
         """Judge a cell by the objectives that count, or by all that were measured."""
@@ -212,7 +247,7 @@ def _rule(
     if knee is None:
         return _Ruling("nothing_feasible")
     best = draws.certainty(knee.cell)
-    if len(draws.feasible) == 1:
+    if draws.restarted == 1:
         return _Ruling("not_converged", knee.cell, best)
     if base is not None and draws.feasible[base] and gain is not None:
         estimate, bounds = gain
@@ -226,6 +261,27 @@ def _rule(
             return _Ruling("not_converged", knee.cell, best, too_noisy=within_noise)
     settled = best.expected_opportunity_cost <= CONVERGED_COST
     return _Ruling("knee" if settled else "not_converged", knee.cell, best)
+
+
+def _question(ruling: _Ruling, cells: Sequence[Cell], scores: Scores) -> _Ruling:
+    """Take a ruling back where a cell that was measured live only may be better.
+
+    While no two cells were restarted that is the best of them. Later it is one only if it beats
+    the winner by more than counts as settled, less what live trials flatter those by that were
+    measured both ways.
+    """
+    live = [i for i, cell in enumerate(cells) if cell.live and cell.feasible]
+    if not live:
+        return ruling
+    best = min(live, key=scores.values.__getitem__)
+    if ruling.winner is None:
+        return replace(ruling, code="not_converged", unconfirmed=best)
+    if sum(not cell.live for cell in cells) == 1:
+        return replace(ruling, unconfirmed=best)
+    expected = float(scores.of(cells[best].costs * np.exp(live_offset(cells))))
+    if scores.values[ruling.winner] - expected <= CONVERGED_COST:
+        return ruling
+    return replace(ruling, code="not_converged", unconfirmed=best)
 
 
 def _kept(budget: Budget, cell: Cell) -> bool | None:
@@ -282,6 +338,10 @@ def verdict_json(judgement: Judgement) -> dict[str, Any]:
         if judgement.noise is None
         else _named(judgement.names, judgement.noise.sigma),
         "pronounced": None if judgement.knee is None else judgement.knee.pronounced,
+        "unconfirmed": None
+        if judgement.unconfirmed is None
+        else dict(judgement.cells[judgement.unconfirmed].candidate),
+        **judgement.steadiness.to_json(),
     }
 
 

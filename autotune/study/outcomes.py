@@ -10,6 +10,7 @@ from autotune.candidates.diagnosis import Diagnosis, Load, diagnose
 from autotune.candidates.lattice import Candidate, cell_key
 from autotune.engine.protocol import Failure
 from autotune.study.costs import costs_of, objective_names
+from autotune.study.counted import classes_text, is_restart_of
 from autotune.study.replays import client_bound
 from objectives.budget import margins, resolve
 from objectives.classes import LengthClass
@@ -35,7 +36,7 @@ class Yardstick:
     Attributes:
         budget: limits, relative ones unresolved.
         classes: of prompt length.
-        baseline: whose first complete trial relative limits are multiples of.
+        baseline: whose first complete restart relative limits are multiples of.
     """
 
     budget: Budget
@@ -45,12 +46,11 @@ class Yardstick:
     @property
     def text(self) -> str:
         """Budget and classes as text, stored with each outcome that they led to."""
-        classes = " ".join(each.text for each in self.classes)
-        return f"{self.budget.text} | {classes}".strip()
+        return f"{self.budget.text} | {classes_text(self.classes)}".strip()
 
     def baseline_metrics(self, rows: Iterable[TrialRecord]) -> Mapping[str, float | None] | None:
-        """Return the metrics of the baseline's first complete trial, None before it."""
-        own = (r for r in rows if r.state == "complete" and self._is_baseline(r.candidate))
+        """Return the metrics of the baseline's first complete restart, None before it."""
+        own = (r for r in rows if r.state == "complete" and is_restart_of(r, self.baseline))
         return next((row.metrics for row in own), None)
 
     def absolute_budget(self, rows: Iterable[TrialRecord]) -> Budget:
@@ -83,7 +83,11 @@ class Yardstick:
         )
 
     def measured(
-        self, measurement: Measurement, rows: Iterable[TrialRecord], candidate: Candidate
+        self,
+        measurement: Measurement,
+        rows: Iterable[TrialRecord],
+        candidate: Candidate,
+        fidelity: str = "restart",
     ) -> Outcome:
         """Return the outcome of a replay of ``candidate`` that counts.
 
@@ -94,7 +98,8 @@ class Yardstick:
             ObjectiveError: a relative limit on what the baseline has no finite value of.
         """
         earlier = tuple(rows)
-        if self.baseline_metrics(earlier) is None and self._is_baseline(candidate):
+        first = fidelity == "restart" and cell_key(candidate) == cell_key(self.baseline)
+        if first and self.baseline_metrics(earlier) is None:
             budget = resolve(self.budget, measurement.metrics)
         else:
             budget = self.absolute_budget(earlier)
@@ -119,12 +124,31 @@ class Yardstick:
         ceilings = self._ceilings(tuple(rows))
         return Outcome("complete", ceilings, {"failure": worst}, judged_by=self.text)
 
+    def censored(
+        self, bounds: Mapping[str, float | None], share_sent: float, rows: Iterable[TrialRecord]
+    ) -> Outcome:
+        """Return the outcome of a replay that was cut short as its budget was lost.
+
+        What is told of a limit that it breaks grows with what was left of the window, so that
+        of two candidates the one that was cut short sooner ranks behind. A limit that it does
+        not break for certain yet is told as just kept.
+
+        Args:
+            bounds: values that the whole replay would have had at least, in ms by their keys.
+            share_sent: of the requests of the window, 0 to 1.
+            rows: of the trials before.
+        """
+        earlier = tuple(rows)
+        broken = margins(self.absolute_budget(earlier), bounds)
+        constraints = {
+            name: min(margin + 1 - share_sent, CLIPPED_AT) if margin and margin > 0 else 0.0
+            for name, margin in broken.items()
+        }
+        return Outcome("complete", self._ceilings(earlier), constraints, judged_by=self.text)
+
     def uncounted(self) -> Outcome:
         """Return the outcome of a replay that does not count."""
         return Outcome("fail", judged_by=self.text)
-
-    def _is_baseline(self, candidate: Candidate) -> bool:
-        return cell_key(candidate) == cell_key(self.baseline)
 
     def _ceilings(self, rows: tuple[TrialRecord, ...]) -> tuple[float, ...]:
         """Return the larger of 10 times the budget and the worst seen, for Optuna alone."""

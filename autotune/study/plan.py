@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.candidates.equivalence import Observed, equivalent_cells
 from autotune.candidates.lattice import Candidate, Lattice, cell_key
 from autotune.candidates.starts import Start
+from autotune.study.confirm import ATTEMPTS, FINISHED, Confirmation, given_up
+from autotune.study.costs import Fidelity
 from storage.records import TrialRecord
 
 CONFIRM_FROM = 6
-"""Studies of at least so many trials keep the last ones to measure winner and baseline again."""
+"""Studies of at least so many trials keep the last ones to measure winner and baseline again.
+
+Shorter ones restart for each trial, whatever is possible live: every candidate that they measure
+may then win, which five trials, two of them spent on confirming, could not promise.
+"""
 
 CONFIRM_TRIALS = 2
+
+CONFIRM_TWICE_FROM = 12
+"""Studies with live trials, and of at least so many, confirm two finalists, and twice."""
+
+FINALISTS = 2
+CONFIRM_REPEATS = 2
+
+SENTINEL_EVERY = 6
+"""Finished live trials between two measurements of the baseline among them."""
 
 STARTS_SHARE = 3
 """At most one trial in so many is spent on rules of thumb."""
 
-ATTEMPTS = 2
-"""What failed without blame or was invalid is tried once more; an interruption is no try."""
-
-_FINISHED = ("complete", "infeasible")
 _WITHOUT_RESULT = ("failed", "invalid", "interrupted")
 
 
@@ -33,18 +44,28 @@ class Step:
     candidate: Candidate | None
     replicate_of: int | None = None
     rule: str | None = None
+    fidelity: Fidelity = "restart"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Baseline, rules of thumb, search, confirmation: within a number of trials in all.
 
+    Where limits can be changed on a running engine, rules of thumb and search do so. The
+    baseline is then measured live too, after its own trial and at times again, and whoever
+    seems best is restarted in the end, in turn with the baseline: only restarts decide.
+
     Args:
         trials: finished trials of any phase at the end.
         baseline: the user's own limits.
         starts: rules of thumb, in order.
         lattice: the frozen ladders.
-        finalist: the best cell so far, other than the baseline, for confirmation.
+        finalist: the best cell so far, other than the baseline, for confirmation; asked in
+            studies without live trials.
+        live: whether limits can be changed on a running engine. A study may go on with another
+            answer; what was measured live before stays so.
+        finalists: the cells other than the baseline that may be confirmed, the best first;
+            asked in studies with live trials.
     """
 
     trials: int
@@ -52,6 +73,8 @@ class Plan:
     starts: Sequence[Start]
     lattice: Lattice
     finalist: Callable[[], Candidate | None]
+    live: bool = False
+    finalists: Callable[[], Sequence[Candidate]] = tuple
 
     def next_step(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Return what to measure next, None when the study is complete."""
@@ -59,13 +82,25 @@ class Plan:
         if left <= 0:
             return None
         if (again := retry(rows)) is not None:
-            return again
+            return again if self._searches_live else replace(again, fidelity="restart")
         if not measured(rows, self.baseline):
             return Step("baseline", self.baseline)
-        reserve = CONFIRM_TRIALS if self.trials >= CONFIRM_FROM else 0
-        if left > reserve:
-            return self._start(rows) or self._search(rows) or self._confirm(rows)
-        return self._confirm(rows) or self._search(rows)
+        if left > confirm_trials(self.trials, live=self._searches_live):
+            return (
+                self._sentinel(rows)
+                or self._start(rows)
+                or self._search(rows)
+                or self._confirm(rows)
+            )
+        return self._confirm(rows) or self._sentinel(rows) or self._search(rows)
+
+    @property
+    def _searches_live(self) -> bool:
+        return self.live and self.trials >= CONFIRM_FROM
+
+    @property
+    def _fidelity(self) -> Fidelity:
+        return "live" if self._searches_live else "restart"
 
     def untested(self, rows: Sequence[TrialRecord]) -> Callable[[Candidate], bool]:
         """Return whether a cell may be tried: never tried, and not equal to one that was."""
@@ -74,6 +109,22 @@ class Plan:
         )
         return lambda candidate: cell_key(candidate) not in closed
 
+    def _sentinel(self, rows: Sequence[TrialRecord]) -> Step | None:
+        """Measure the baseline live: at first, and after every so many live trials."""
+        if not self._searches_live:
+            return None
+        finished, latest = 0, list[TrialRecord]()
+        for row in rows:
+            if row.phase == "sentinel":
+                latest.append(row)
+            elif row.fidelity == "live" and row.state in FINISHED:
+                finished += 1
+                latest = [] if finished % SENTINEL_EVERY == 0 else latest
+        if given_up(latest) or any(row.state in FINISHED for row in latest):
+            return None
+        first = first_trial(rows, self.baseline)
+        return Step("sentinel", self.baseline, replicate_of=first, fidelity="live")
+
     def _start(self, rows: Sequence[TrialRecord]) -> Step | None:
         allowed = self.untested(rows)
         begun = sum(row.phase == "starts" and row.replicate_of is None for row in rows)
@@ -81,14 +132,30 @@ class Plan:
             return None
         for start in self.starts:
             if allowed(start.candidate):
-                return Step("starts", start.candidate, rule=start.rule)
+                return Step("starts", start.candidate, rule=start.rule, fidelity=self._fidelity)
         return None
 
     def _search(self, rows: Sequence[TrialRecord]) -> Step | None:
         allowed = self.untested(rows)
-        return Step("search", None) if any(map(allowed, self.lattice.cells())) else None
+        if not any(map(allowed, self.lattice.cells())):
+            return None
+        return Step("search", None, fidelity=self._fidelity)
 
     def _confirm(self, rows: Sequence[TrialRecord]) -> Step | None:
+        """Measure the baseline and whoever is best by then again, by restarts."""
+        if not self._searches_live and all(row.fidelity == "restart" for row in rows):
+            return self._confirm_once(rows)
+        twice = self.trials >= CONFIRM_TWICE_FROM
+        confirmation = Confirmation(
+            self.baseline,
+            self.finalists,
+            most=FINALISTS if twice else 1,
+            repeats=CONFIRM_REPEATS if twice else 1,
+        )
+        candidate = confirmation.next_candidate(rows)
+        return None if candidate is None else self._again(rows, candidate)
+
+    def _confirm_once(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Measure the baseline again, then whoever is best by then, once each."""
         confirmed = {cell_key(row.candidate) for row in rows if row.phase == "confirm"}
         if cell_key(self.baseline) not in confirmed:
@@ -102,14 +169,31 @@ class Plan:
         return Step("confirm", candidate, replicate_of=first_trial(rows, candidate))
 
 
+def confirm_trials(trials: int, *, live: bool) -> int:
+    """Return how many of a study's trials are kept to confirm its winner."""
+    if trials < CONFIRM_FROM:
+        return 0
+    twice = live and trials >= CONFIRM_TWICE_FROM
+    return (FINALISTS + 1) * CONFIRM_REPEATS if twice else CONFIRM_TRIALS
+
+
+def engine_starts(trials: int, *, live: bool) -> int:
+    """Return how many of a study's trials start an engine, if none has to be repeated."""
+    if not live or trials < CONFIRM_FROM:
+        return trials
+    return 1 + confirm_trials(trials, live=True)
+
+
 def finished_trials(rows: Sequence[TrialRecord]) -> int:
     """Return how many trials count towards the total: those with a result."""
-    return sum(row.state in _FINISHED for row in rows)
+    return sum(row.state in FINISHED for row in rows)
 
 
 def measured(rows: Sequence[TrialRecord], candidate: Candidate) -> bool:
+    """Whether a restart has measured a candidate."""
     key = cell_key(candidate)
-    return any(row.state == "complete" and cell_key(row.candidate) == key for row in rows)
+    restarts = (row for row in rows if row.state == "complete" and row.fidelity == "restart")
+    return any(cell_key(row.candidate) == key for row in restarts)
 
 
 def first_trial(rows: Sequence[TrialRecord], candidate: Candidate) -> int | None:
@@ -121,17 +205,20 @@ def retry(rows: Sequence[TrialRecord]) -> Step | None:
     """Return a trial that is due again: without a result through no fault of its candidate.
 
     The first such one of the study. It need not be the last: a stricter budget can make a
-    replay that counted an invalid one.
+    replay that counted an invalid one. Sentinels have a schedule instead.
     """
     groups: dict[tuple[str, str], list[TrialRecord]] = {}
     for row in rows:
+        if row.phase == "sentinel":
+            continue
         groups.setdefault((row.phase, cell_key(row.candidate)), []).append(row)
     for group in groups.values():
         last = group[-1]
         attempts = sum(row.state != "interrupted" for row in group)
         if all(row.state in _WITHOUT_RESULT for row in group) and attempts < ATTEMPTS:
             first = last.number if last.replicate_of is None else last.replicate_of
-            return Step(last.phase, last.candidate, replicate_of=first)
+            fidelity: Fidelity = "live" if last.fidelity == "live" else "restart"
+            return Step(last.phase, last.candidate, replicate_of=first, fidelity=fidelity)
     return None
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.candidates.diagnosis import Load
-from autotune.engine.protocol import request_arrays
+from autotune.study.counted import bounds_of, breaks_for_certain, censored
 from autotune.study.outcomes import Yardstick
 from autotune.study.replays import LATE
 from objectives.samples import RequestSamples
-from storage.records import TrialFailure, TrialRecord
+from objectives.steps import request_arrays
+from storage.records import Json, TrialFailure, TrialRecord
 from storage.repository import Repository
 
 JUDGED_STATES = ("complete", "infeasible", "invalid")
@@ -21,9 +22,11 @@ def rejudge(repository: Repository, study_id: int, yardstick: Yardstick) -> tupl
 
     Whether a replay counts although the client sent late depends on the TTFT limit, so that a
     looser one makes ``invalid`` trials ``complete`` and a stricter one the reverse. Failures
-    that a candidate causes stay infeasible and are told by the new budget. The rows are then
-    what they would be had the budget always been this one, whichever came in between. What
-    Optuna holds is not touched; see ``storage.study.rebuild_if_stale``.
+    that a candidate causes stay infeasible and are told by the new budget. So does a replay that
+    was cut short, if what was seen of it breaks the new budget for certain; else it becomes
+    ``interrupted``, to be measured whole. The rows are then what they would be had the budget
+    always been this one, whichever came in between. What Optuna holds is not touched; see
+    ``storage.study.rebuild_if_stale``.
 
     Each trial carries what it was judged by, so that a killed call is finished by the next
     one, and undone by one with the earlier budget.
@@ -50,17 +53,17 @@ def rejudge(repository: Repository, study_id: int, yardstick: Yardstick) -> tupl
 
 def is_judged_otherwise(row: TrialRecord, yardstick: Yardstick) -> bool:
     """Whether a row has a judgement, and not by this yardstick."""
-    return (
-        row.state in JUDGED_STATES
-        and row.outcome is not None
-        and row.outcome.judged_by != yardstick.text
-    )
+    judged = row.state in JUDGED_STATES or censored(row) is not None
+    return judged and row.outcome is not None and row.outcome.judged_by != yardstick.text
 
 
 def _judged(
     repository: Repository, row: TrialRecord, yardstick: Yardstick, earlier: Sequence[TrialRecord]
 ) -> TrialRecord:
     """Return the row as it would have been stored had the budget been this one."""
+    cut = censored(row)
+    if cut is not None:
+        return _cut_short(row, cut, yardstick, earlier)
     if row.state == "infeasible":
         return replace(row, outcome=yardstick.infeasible(earlier))
     arrays = request_arrays(repository.samples(row.study_id, row.number))
@@ -87,10 +90,20 @@ def _judged(
     return replace(
         measured,
         state="complete",
-        outcome=yardstick.measured(measurement, earlier, row.candidate),
+        outcome=yardstick.measured(measurement, earlier, row.candidate, row.fidelity),
         failure_class=None,
         failure_evidence=None,
     )
+
+
+def _cut_short(
+    row: TrialRecord, cut: Json, yardstick: Yardstick, earlier: Sequence[TrialRecord]
+) -> TrialRecord:
+    if breaks_for_certain(row, yardstick.absolute_budget(earlier), yardstick.classes):
+        bounds = bounds_of(cut, yardstick.classes)
+        outcome = yardstick.censored(bounds, cut["sent"] / cut["requests"], earlier)
+        return replace(row, state="infeasible", outcome=outcome)
+    return replace(row, state="interrupted", outcome=yardstick.uncounted())
 
 
 def _store(repository: Repository, row: TrialRecord) -> None:

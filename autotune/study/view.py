@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune import __version__
-from autotune.candidates.lattice import cell_key
 from autotune.export.document import Export
 from autotune.study.costs import Cell
+from autotune.study.counted import censored, is_restart_of
 from autotune.study.judgement import Judgement, judge, verdict_json
 from objectives.budget import is_feasible, resolve
 from objectives.classes import parse_classes
@@ -63,6 +63,7 @@ def trial_json(view: StudyView, trial: TrialRecord) -> dict[str, Any]:
         "metrics": None if trial.metrics is None else shown_metrics(view, trial.metrics),
         "feasible": feasible(None if view.judgement is None else view.judgement.budget, trial),
         "failure": failure,
+        "censored": censored(trial),
         "diagnosis": None if trial.diagnosis is None else dict(trial.diagnosis),
         "timings": None if trial.timings is None else dict(trial.timings),
         "started_at": trial.started_at,
@@ -85,11 +86,11 @@ def feasible(budget: Budget | None, trial: TrialRecord) -> bool | None:
 
 def absolute_budget(study: StudyRecord, trials: Sequence[TrialRecord]) -> Budget | None:
     """Return the budget in ms, None as long as the baseline has nothing to be relative to."""
-    own = cell_key(study.fingerprint["baseline"])
+    own = study.fingerprint["baseline"]
     measured = [
         trial.metrics or {}
         for trial in trials
-        if trial.state == "complete" and cell_key(trial.candidate) == own
+        if trial.state == "complete" and is_restart_of(trial, own)
     ]
     try:
         return resolve(parse_budget(study.spec["budget"]), next(iter(measured), {}))
@@ -149,7 +150,7 @@ def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:
         "study": study.name,
         "trials": list(cell.numbers),
         "repeats": len(cell.numbers),
-        "fidelity": "restart",
+        "fidelity": cell.fidelity,
         "trace": study.spec["trace"],
         "window": study.spec["window"] or "all",
         "trace_sha256": study.fingerprint["trace"],

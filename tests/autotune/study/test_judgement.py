@@ -294,11 +294,13 @@ def test_the_verdict_is_plain_json() -> None:
     assert set(verdict) == {
         "code", "candidate", "trials", "kept", "probability", "knee_set",
         "expected_opportunity_cost", "regret_bound", "gain", "objectives_used", "noise",
-        "pronounced", "nearest",
+        "pronounced", "nearest", "unconfirmed", "aa", "drift", "live_against_restart",
     }  # fmt: skip
     assert 0 < verdict["probability"] <= 1
     assert verdict["candidate"] in verdict["knee_set"]
     assert verdict["noise"] is None
+    assert verdict["unconfirmed"] is None
+    assert (verdict["aa"], verdict["drift"], verdict["live_against_restart"]) == ({}, {}, [])
 
 
 def test_the_verdict_of_nothing_feasible() -> None:

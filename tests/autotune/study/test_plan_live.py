@@ -1,0 +1,220 @@
+"""Plans of studies in which limits can be changed on a running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice
+from autotune.study.plan import (
+    CONFIRM_FROM,
+    SENTINEL_EVERY,
+    Plan,
+    Step,
+    confirm_trials,
+    engine_starts,
+    finished_trials,
+)
+from storage.records import FinishedState, TrialRecord
+from tests.autotune.study.records import limits, record
+from tests.autotune.study.test_plan import STARTS, STATES
+
+LATTICE = Lattice({TOKENS: (512, 1024, 1536, 2048), SEQS: (8, 16, 24, 32, 48, 64)})
+BASELINE = limits(2048)
+A, B, C = limits(512, 64), limits(1024, 64), limits(1536, 64)
+SIGNS = {"baseline": "R", "sentinel": "s", "starts": "l", "search": "l"}
+
+
+def plan_of(trials: int, *, finalists: Sequence[Candidate] = (A, B, C), live: bool = True) -> Plan:
+    return Plan(trials, BASELINE, (), LATTICE, lambda: None, live, lambda: finalists)
+
+
+def added(rows: Sequence[TrialRecord], step: Step, state: FinishedState) -> list[TrialRecord]:
+    """The rows with the step's trial at their end, as the controller would store it."""
+    candidate = step.candidate
+    if candidate is None:
+        untested = plan_of(99).untested(rows)
+        candidate = next(c for c in [A, B, C, *reversed(LATTICE.cells())] if untested(c))
+    changes = {"replicate_of": step.replicate_of, "fidelity": step.fidelity}
+    return [*rows, record(len(rows), candidate, phase=step.phase, state=state, **changes)]
+
+
+def drive(
+    plan: Plan,
+    outcomes: Sequence[FinishedState] = ("complete",),
+    *,
+    rows: Sequence[TrialRecord] = (),
+    steps: int = 200,
+) -> list[TrialRecord]:
+    done = list(rows)
+    while len(done) < steps and (step := plan.next_step(done)) is not None:
+        done = added(done, step, outcomes[len(done) % len(outcomes)])
+    return done
+
+
+def shape(rows: Sequence[TrialRecord]) -> str:
+    """R baseline, s sentinel, l live, and confirmations by whom they are of: A, B, C or 0."""
+    names = {512: "A", 1024: "B", 1536: "C", 2048: "0"}
+    return "".join(SIGNS.get(row.phase) or names[int(row.candidate[TOKENS])] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        (6, "RsllA0"),
+        (11, "RsllllllsA0"),
+        (12, "RsllllA0BA0B"),
+        (24, "RsllllllsllllllsllA0BA0B"),
+    ],
+)
+def test_the_course_of_a_study(trials: int, expected: str) -> None:
+    rows = drive(plan_of(trials))
+    assert shape(rows) == expected
+    live = {"sentinel", "starts", "search"}
+    assert all((row.fidelity == "live") == (row.phase in live) for row in rows)
+
+
+@pytest.mark.parametrize("trials", [1, 3, 5])
+def test_short_studies_restart_for_each_trial(trials: int) -> None:
+    rows = drive(plan_of(trials))
+    assert [row.phase for row in rows] == ["baseline", *["search"] * (trials - 1)]
+    assert {row.fidelity for row in rows} == {"restart"}
+
+
+def test_where_nothing_can_be_changed_live_every_trial_is_a_restart() -> None:
+    plan = Plan(12, BASELINE, (), LATTICE, lambda: A)
+    rows = drive(plan)
+    assert {row.fidelity for row in rows} == {"restart"}
+    assert [row.phase for row in rows] == ["baseline", *["search"] * 9, "confirm", "confirm"]
+
+
+def test_starts_are_live_and_sentinels_repeat_the_baseline() -> None:
+    plan = Plan(12, BASELINE, STARTS, LATTICE, lambda: None, live=True)
+    rows = drive(plan, steps=3)
+    assert [(row.phase, row.fidelity, row.replicate_of) for row in rows] == [
+        ("baseline", "restart", None), ("sentinel", "live", 0), ("starts", "live", None),
+    ]  # fmt: skip
+    assert plan.next_step(rows[:2]) == Step(
+        "starts", STARTS[0].candidate, rule="rule 16", fidelity="live"
+    )
+
+
+def test_a_single_finalist_takes_turns_with_the_baseline() -> None:
+    rows = drive(plan_of(12, finalists=[A]))
+    assert shape(rows) == "RsllllA0A0ll"
+
+
+def test_without_a_finalist_the_search_goes_on() -> None:
+    assert shape(drive(plan_of(12, finalists=[]))) == "Rsllllllslll"
+
+
+def test_confirmations_repeat_the_first_trial_of_their_candidate() -> None:
+    rows = drive(plan_of(12))
+    repeated = [(row.candidate, row.replicate_of) for row in rows if row.phase == "confirm"]
+    assert repeated == 2 * [(A, 2), (BASELINE, 0), (B, 3)]
+
+
+def test_who_has_begun_stays_though_a_restart_shows_it_worse() -> None:
+    rows = drive(plan_of(12), steps=7)
+    assert shape(rows[-1:]) == "A"
+    turned = plan_of(12, finalists=[C, B, A])
+    rows = drive(turned, rows=rows)
+    assert shape(rows[6:]) == "A0CA0C"
+
+
+def test_a_finalist_that_cannot_run_gives_way_to_the_next() -> None:
+    rows = drive(plan_of(12), steps=6)
+    step = plan_of(12).next_step(rows)
+    assert step is not None
+    rows = added(rows, step, "infeasible")
+    assert shape(drive(plan_of(12), rows=rows)[6:]) == "AB0CB0"
+
+
+def test_a_repeat_that_fails_twice_is_given_up() -> None:
+    rows = drive(plan_of(12), steps=9)
+    states: list[FinishedState] = ["failed", "invalid"]
+    for state in states:
+        step = plan_of(12).next_step(rows)
+        assert step == Step("confirm", A, replicate_of=2)
+        rows = added(rows, step, state)
+    rest = shape(drive(plan_of(12), rows=rows)[11:])
+    assert "A" not in rest
+    assert len(rest) == 3
+
+
+def test_a_study_that_goes_on_confirms_who_is_new() -> None:
+    rows = drive(plan_of(12, finalists=[A, B]))
+    rows = drive(plan_of(20, finalists=[C, A, B]), rows=rows)
+    assert shape(rows[12:]) == "llC0C0sl"
+
+
+def test_a_study_of_restarts_goes_on_live() -> None:
+    rows = drive(plan_of(5))
+    assert shape(drive(plan_of(12), rows=rows)[5:]) == "sA0BA0B"
+
+
+def test_a_study_with_live_trials_goes_on_by_restarts() -> None:
+    rows = drive(plan_of(12), steps=5)
+    rows = drive(plan_of(12, live=False), rows=rows)
+    assert {row.fidelity for row in rows[5:]} == {"restart"}
+    assert shape(rows)[-2:] == "A0"
+
+
+def test_a_failed_live_trial_is_repeated_by_what_is_possible_now() -> None:
+    rows = drive(plan_of(12), steps=2)
+    rows = [*rows, record(2, A, state="failed", fidelity="live")]
+    assert plan_of(12).next_step(rows) == Step("search", A, replicate_of=2, fidelity="live")
+    assert plan_of(12, live=False).next_step(rows) == Step("search", A, replicate_of=2)
+
+
+def test_a_sentinel_that_fails_is_tried_once_more() -> None:
+    rows = drive(plan_of(12), steps=1)
+    for _ in range(2):
+        step = plan_of(12).next_step(rows)
+        assert step is not None
+        assert step.phase == "sentinel"
+        rows = added(rows, step, "invalid")
+    assert plan_of(12).next_step(rows) == Step("search", None, fidelity="live")
+
+
+def test_a_live_measurement_of_the_baseline_is_no_baseline() -> None:
+    rows = [record(0, state="invalid"), record(1, fidelity="live", phase="sentinel")]
+    rows += [record(2, state="invalid")]
+    assert plan_of(12).next_step(rows) == Step("baseline", BASELINE)
+
+
+@pytest.mark.parametrize("trials", [1, 5, 6, 11, 12, 24])
+def test_starts_of_engines_are_counted_beforehand(trials: int) -> None:
+    restarts = sum(row.fidelity == "restart" for row in drive(plan_of(trials)))
+    assert restarts == engine_starts(trials, live=True)
+    assert engine_starts(trials, live=False) == trials
+
+
+def test_what_is_kept_for_confirmation() -> None:
+    kept = [confirm_trials(n, live=True) for n in (5, CONFIRM_FROM, 11, 12, 24)]
+    assert kept == [0, 2, 2, 6, 6]
+    assert [confirm_trials(n, live=False) for n in (5, 6, 24)] == [0, 2, 2]
+
+
+@given(
+    trials=st.integers(1, 26),
+    outcomes=st.lists(st.sampled_from(STATES), max_size=9),
+    finalists=st.lists(st.sampled_from(LATTICE.cells()[:9]), max_size=4, unique_by=str),
+)
+def test_a_study_ends_within_its_total_and_follows_from_its_rows(
+    trials: int, outcomes: list[FinishedState], finalists: list[Candidate]
+) -> None:
+    plan = plan_of(trials, finalists=finalists)
+    rows = drive(plan, ["complete", *outcomes], steps=150)
+    assert plan.next_step(rows) is None
+    assert finished_trials(rows) <= trials
+    for count in range(1, len(rows)):
+        step = plan_of(trials, finalists=finalists).next_step(rows[:count])
+        assert step is not None
+        assert (step.phase, step.fidelity) == (rows[count].phase, rows[count].fidelity)
+    live = sum(r.phase == "search" and r.state in ("complete", "infeasible") for r in rows)
+    sentinels = sum(r.phase == "sentinel" and r.state == "complete" for r in rows)
+    assert sentinels <= 1 + live // SENTINEL_EVERY
