@@ -5,8 +5,9 @@ after the other from the channel on FD and answers each; while a replay runs it 
 Its own output and that of its engines goes to the log file of the current trial.
 
 Commands and their answers: ``describe`` and ``validate`` look at a configuration without starting
-anything, ``start``, ``limit``, ``replay`` and ``stop`` handle an engine, ``quit`` ends the process. A command
-that fails is answered by ``failed`` with the class of the failure and its evidence.
+anything; ``start``, ``limit``, ``sweep``, ``replay`` and ``stop`` handle an engine; ``quit`` ends
+the process. A command that fails is answered by ``failed`` with the class of the failure and its
+evidence.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import math
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,14 @@ from autotune.engine.children import Children
 from autotune.engine.failures import classify_run, classify_start, read_tail
 from autotune.engine.parent_death import arm_in_engine, become_host, die_with_parent
 from autotune.engine.protocol import MODEL_FAULT, Failure, Schedule, TrialFailed, Warmup
+from autotune.engine.sweep import Sweep
+from autotune.forecast.grid import SweepPlan
 from autotune.forecast.pace import STEADY, drift
 from autotune.traffic.prompts import prompt_token_ids
 from autotune.traffic.replay import PreparedRequest, Replay
+from objectives.censoring import Censored, Lost
+from objectives.classes import parse_classes
+from objectives.limits import parse_budget
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
 
@@ -60,6 +67,7 @@ class _Pass:
     samples: RequestSamples
     steps: Steps
     schedule: Schedule
+    censored: Censored | None
     began_at: float
     ended_at: float
     errors: tuple[str, ...]
@@ -84,6 +92,7 @@ class EngineHost:
             "validate": self._validate,
             "start": self._start,
             "limit": self._limit,
+            "sweep": self._sweep,
             "replay": self._replay,
             "stop": self._stop,
         }
@@ -162,6 +171,30 @@ class EngineHost:
             raise TrialFailed(classify_run("", text, ended=self._children.endings())) from error
         return Message("limited", {"limits": dict(now)})
 
+    async def _sweep(self, command: Message) -> Message:
+        body = command.body
+        said = log_size(self._log_path)
+        sweep = Sweep(
+            self._engine,
+            SweepPlan.from_json(body["plan"]),
+            limits=body["limits"],
+            vocab_size=self._engine.info().vocab_size,
+            seconds=body["seconds"],
+            progress=self._report_sweep,
+        )
+        try:
+            steps, whole = await sweep.run()
+        # The trial boundary: an engine that dies under load may raise anything.
+        except Exception as error:
+            log = read_tail_of(self._log_path, after=said)
+            ended = self._children.endings()
+            raise TrialFailed(classify_run(log, _leaf_text(error), ended=ended)) from error
+        return Message("swept", {"whole": whole}, steps.to_arrays())
+
+    def _report_sweep(self, done: int, total: int) -> None:
+        progress = {"stage": "calibrate", "total": total, "sent": done, "done": done}
+        self._channel.send(Message("progress", {**progress, "tokens": done}))
+
     async def _replay(self, command: Message) -> Message:
         body = command.body
         prepared = self._prepare(command)
@@ -173,7 +206,7 @@ class EngineHost:
             warmup, began_at = await self._warm_up(prepared[: body["warmup_requests"]], body)
             await self._engine.reset_prefix_cache()
             await self._engine.keep_detail(body["detail"])
-            passed = await self._pass("replay", prepared, salt=body["salt"])
+            passed = await self._pass("replay", prepared, salt=body["salt"], limits=body)
         # The trial boundary: an engine that dies under load may raise anything.
         except Exception as error:
             text = _leaf_text(error)
@@ -189,6 +222,7 @@ class EngineHost:
                 "began_at": passed.began_at if began_at is None else began_at,
                 "ended_at": passed.ended_at,
                 "errors": passed.errors,
+                "censored": _plain_censored(passed.censored),
                 "names": None if schedule is None else schedule.names,
             },
             {
@@ -217,28 +251,38 @@ class EngineHost:
         return Warmup(passes * len(prepared), passes, change, seconds), began_at
 
     async def _pass(
-        self, stage: str, prepared: Sequence[PreparedRequest], *, salt: str
+        self,
+        stage: str,
+        prepared: Sequence[PreparedRequest],
+        *,
+        salt: str,
+        limits: Mapping[str, Any] | None = None,
     ) -> _Pass:
-        """Run a replay while reporting its progress."""
+        """Run a replay while reporting its progress; cut it short where its limits are lost."""
         await self._engine.take_steps(started_at=0.0)
         replay = Replay(prepared, self._engine, salt=salt)
-        reporter = asyncio.create_task(self._report(stage, replay))
+        look = None
+        if limits is not None and limits["budget"]:
+            look = replay.watch(parse_budget(limits["budget"]), parse_classes(limits["classes"]))
+        reporter = asyncio.create_task(self._report(stage, replay, look))
         try:
             samples = await replay.run()
         finally:
             reporter.cancel()
+        ended_at = time.perf_counter()
         steps, schedule = await self._engine.take_steps(started_at=replay.started_at)
         return _Pass(
             samples=samples,
             steps=steps,
             schedule=schedule,
+            censored=replay.censored,
             began_at=replay.started_at + float(np.nanmin(samples.sent_s)),
-            ended_at=replay.started_at + float(np.nanmax(samples.last_token_s)),
+            ended_at=ended_at,
             errors=tuple(replay.progress.errors[:_ERRORS_KEPT]),
         )
 
     def _prepare(self, command: Message) -> list[PreparedRequest]:
-        """Return the requests of a replay; those of the last one are kept, as trials share them."""
+        """Return the requests of a replay; trials share them, so those of the last are kept."""
         given = hashlib.blake2b(repr((command.body["block_size"], command.body["seed"])).encode())
         for name in sorted(command.arrays):
             given.update(command.arrays[name].tobytes())
@@ -248,7 +292,9 @@ class EngineHost:
             self._prepared = given.digest(), requests
         return self._prepared[1]
 
-    async def _report(self, stage: str, replay: Replay) -> None:
+    async def _report(
+        self, stage: str, replay: Replay, look: Callable[[], Lost | None] | None
+    ) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_EVERY_S)
             progress = replay.progress
@@ -264,6 +310,10 @@ class EngineHost:
                     },
                 )
             )
+            lost = None if look is None else look()
+            if lost is not None:
+                replay.abort(lost)
+                return
 
     async def _stop(self, _command: Message) -> Message:
         begun = time.perf_counter()
@@ -317,6 +367,16 @@ def log_size(path: Path | None) -> int:
 
 def read_tail_of(path: Path | None, *, after: int = 0) -> str:
     return "" if path is None else read_tail(path, after=after)
+
+
+def _plain_censored(censored: Censored | None) -> dict[str, Any] | None:
+    """Return it as JSON can hold it, an infinite bound as None."""
+    if censored is None:
+        return None
+    plain = asdict(censored)
+    if math.isinf(censored.lost.at_least_ms):
+        plain["lost"]["at_least_ms"] = None
+    return plain
 
 
 def _failed(failure: Failure) -> Message:

@@ -9,8 +9,10 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from objectives.censoring import Censored
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
+from objectives.utilization import Work
 
 FailureClass = Literal[
     "oom_start",
@@ -61,7 +63,8 @@ class EngineInfo:
 
     ``device_uuids`` names the GPUs that an engine of this configuration uses, none on a CPU.
     ``kv_cache_tokens`` is None until an engine was started. ``live_obstacle`` says why limits
-    cannot be changed while it runs, None if they can.
+    cannot be changed while it runs, None if they can. ``work`` is what the model computes, None
+    where nobody can say.
     """
 
     vllm_version: str
@@ -74,6 +77,7 @@ class EngineInfo:
     kv_cache_tokens: int | None = None
     capture_sizes: tuple[int, ...] = ()
     live_obstacle: str | None = None
+    work: Work | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -85,7 +89,8 @@ class EngineInfo:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         lists = {name: tuple(data[name]) for name in ("capture_sizes", "device_uuids")}
-        return cls(**{**data, **lists})
+        work = None if data["work"] is None else Work.from_json(data["work"])
+        return cls(**{**data, **lists, "work": work})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,11 +133,9 @@ class Schedule:
         columns = np.array(
             [(step, numbers[name], tokens) for step, name, tokens in shares], dtype=np.int64
         ).reshape(-1, 3)
-        return cls(
-            names,
-            *columns.T,
-            arrival_step=np.array([arrived.get(name, -1) for name in names], dtype=np.int64),
-        )
+        step, request, computed = columns.T
+        came = np.array([arrived.get(name, -1) for name in names], dtype=np.int64)
+        return cls(names, step, request, computed, came)
 
 
 SCHEDULE_ARRAYS = ("step", "request", "tokens", "arrival_step")
@@ -146,14 +149,17 @@ class ReplayPlan:
 
     A warm-up replays the first ``warmup_requests`` rows at their recorded pace and drains. It is
     repeated, up to ``warmup_passes`` times in all, until step times at equal work stand still;
-    only then does the measured replay of all rows begin. ``detail`` has the tokens of each
-    request in each step recorded too.
+    only then does the measured replay of all rows begin. It is cut short once a limit of
+    ``budget``, in ms and by ``classes``, is lost for certain; '' lets it run to its end.
+    ``detail`` has the tokens of each request in each step recorded too.
     """
 
     seed: int
     salt: str
     warmup_requests: int
     warmup_passes: int = 4
+    budget: str = ""
+    classes: str = ""
     detail: bool = False
 
 
@@ -191,6 +197,7 @@ class ReplayResult:
             seconds of the clock that all processes of the machine share.
         ended_at: when the last token came, on the same clock.
         errors: of single requests, the first few.
+        censored: why the samples are those of a part, None if they are whole.
         schedule: who computed what in which step, where it was asked for.
     """
 
@@ -201,4 +208,5 @@ class ReplayResult:
     began_at: float
     ended_at: float
     errors: tuple[str, ...] = field(default=())
+    censored: Censored | None = None
     schedule: Schedule | None = None

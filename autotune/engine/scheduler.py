@@ -247,12 +247,12 @@ def _core_set_limits(core: Any, limits: Mapping[str, int]) -> dict[str, int] | N
     return set_limits(core.scheduler, limits)
 
 
-def _core_pace(core: Any, held: bool, one_in_flight: bool) -> None:  # noqa: FBT001
+def _core_pace(core: Any, held: bool, one_in_flight: bool) -> None:
     core.scheduler.held = held
     core.scheduler.one_in_flight = one_in_flight
 
 
-def _core_detail(core: Any, wanted: bool) -> None:  # noqa: FBT001
+def _core_detail(core: Any, wanted: bool) -> None:
     core.scheduler.recorder.detail = wanted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -35,8 +36,10 @@ from autotune.engine.protocol import (
 )
 from autotune.engine.run_folder import RUNS, RunFolder
 from autotune.errors import EnvironmentFault
+from autotune.forecast.grid import SweepPlan
 from autotune.hardware.gpu_memory import GpuMemory
 from autotune.traffic.model import Trace
+from objectives.censoring import Censored, Lost
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
 
@@ -45,6 +48,9 @@ _CONFIG_TIMEOUT_S = 300.0
 _QUIT_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 90.0
 _EXIT_TIMEOUT_S = 5.0
+
+SWEEP_S = 100.0
+"""After which a calibration sweep begins nothing new, so that it ends within two minutes."""
 
 HOST_COMMAND = (sys.executable, "-P", "-m", "autotune.engine.host")
 """Starts a host; the number of its socket and our pid are added."""
@@ -191,6 +197,28 @@ class Supervisor:
             raise TrialFailed(
                 Failure("unknown", f"the engine runs with {answer.body['limits']}, not {limits}")
             )
+
+    def sweep(
+        self,
+        plan: SweepPlan,
+        limits: Mapping[str, int],
+        on_progress: ProgressCallback,
+        *,
+        seconds: float = SWEEP_S,
+    ) -> tuple[Steps, bool]:
+        """Measure single steps of the running engine, whose ``LIVE_LIMITS`` are as given.
+
+        Returns:
+            The steps, each with its whole time between its stamps, and whether there was time
+            for all of the plan.
+
+        Raises:
+            TrialFailed: the engine died, or did not go on.
+        """
+        body = {"plan": plan.to_json(), "limits": dict(limits), "seconds": seconds}
+        answer = self._call("sweep", body, self._watchdogs.silence_s, on_progress=on_progress)
+        steps, _ = Steps.split(answer.arrays)
+        return steps, bool(answer.body["whole"])
 
     def stop(self) -> float:
         """Stop the engine, keep the host; return the seconds taken."""
@@ -390,8 +418,17 @@ def _replay_result(answer: Message) -> ReplayResult:
         began_at=float(body["began_at"]),
         ended_at=float(body["ended_at"]),
         errors=tuple(body["errors"]),
+        censored=_censored(body["censored"]),
         schedule=schedule,
     )
+
+
+def _censored(plain: Mapping[str, Any] | None) -> Censored | None:
+    if plain is None:
+        return None
+    lost = plain["lost"]
+    bound = math.inf if lost["at_least_ms"] is None else float(lost["at_least_ms"])
+    return Censored(**{**plain, "lost": Lost(**{**lost, "at_least_ms": bound})})
 
 
 def _silence(kind: str, silence_s: float) -> Failure:

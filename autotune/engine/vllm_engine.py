@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from autotune.engine.flops import work_of
 from autotune.engine.protocol import EngineInfo, Schedule
 from autotune.traffic.replay import RequestFailed
 from objectives.steps import COLUMNS, Steps
@@ -27,8 +28,8 @@ OBSERVATION_ARGUMENTS: Mapping[str, Any] = {
 
 _SCHEDULERS = "autotune.engine.scheduler"
 _TIMES = [COLUMNS.index(name) for name in ("begun_s", "planned_s", "done_s")]
-_DRAIN_TIMEOUT_S = 30.0
 _DRAIN_POLL_S = 0.02
+_DRAIN_POLLS = 1500
 
 SHUTDOWN_TIMEOUT_S = 30.0
 """Twice what a clean stop took at most; vLLM's own default of 5 s kills it half way."""
@@ -74,6 +75,7 @@ def describe_config(config: Any) -> EngineInfo:
         kv_cache_tokens=None if tokens is None else int(tokens),
         capture_sizes=tuple(config.compilation_config.cudagraph_capture_sizes or ()),
         live_obstacle=live_obstacle(config),
+        work=work_of(config),
     )
 
 
@@ -193,16 +195,18 @@ class VllmEngine:
             TimeoutError: requests stay unfinished.
             Exception: as vLLM passes on what its engine raises, of no class of its own.
         """
-        async with asyncio.timeout(_DRAIN_TIMEOUT_S):
-            while (now := await self._call("autotune_set_limits", dict(limits))) is None:
-                await asyncio.sleep(_DRAIN_POLL_S)
-        return dict(now)
+        for _ in range(_DRAIN_POLLS):
+            now = await self._call("autotune_set_limits", dict(limits))
+            if now is not None:
+                return dict(now)
+            await asyncio.sleep(_DRAIN_POLL_S)
+        raise TimeoutError("requests stay unfinished")
 
     async def pace(self, *, held: bool = False, one_in_flight: bool = False) -> None:
         """Hold all steps back, or plan each only when the one before it is done."""
         await self._call("autotune_pace", held, one_in_flight)
 
-    async def keep_detail(self, wanted: bool) -> None:  # noqa: FBT001
+    async def keep_detail(self, wanted: bool) -> None:
         """Have who computed how many tokens recorded as well, or no longer."""
         if self._watched:
             await self._call("autotune_detail", wanted)

@@ -21,15 +21,15 @@ from tests.autotune.engine.tiny import ENGINE_ARGS, ENVIRONMENT, KV_BYTES_PER_TO
 
 os.environ |= {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
 
-import numpy as np  # noqa: E402
-from vllm import SamplingParams  # noqa: E402
-from vllm.inputs import tokens_input  # noqa: E402
-from vllm.v1.engine.llm_engine import LLMEngine  # noqa: E402
+import numpy as np
+from vllm import SamplingParams
+from vllm.inputs import tokens_input
+from vllm.v1.engine.llm_engine import LLMEngine
 
-from autotune.engine.live import LIVE_LIMITS  # noqa: E402
-from autotune.engine.scheduler import obstacle, set_limits  # noqa: E402
-from autotune.engine.vllm_engine import build_config, watch  # noqa: E402
-from objectives.steps import COLUMNS  # noqa: E402
+from autotune.engine.live import LIVE_LIMITS
+from autotune.engine.scheduler import obstacle, set_limits
+from autotune.engine.vllm_engine import build_config, watch
+from objectives.steps import COLUMNS
 
 SMALL = {
     "max_model_len": 4096,

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.engine.channel import Channel, Message
-from autotune.engine.protocol import Iterations
 from objectives.samples import RequestSamples
+from objectives.steps import COLUMNS, Steps
 
 SLEEPER = [sys.executable, "-c", "import signal; signal.pause()"]
 
@@ -49,16 +50,8 @@ def measured(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         gap_s=np.empty(0),
         gap_request=np.empty(0, dtype=np.int64),
     )
-    steps = Iterations(
-        at_s=scheduled_s,
-        prefill_tokens=arrays["input_lengths"],
-        decode_requests=ones,
-        running=ones,
-        waiting=ones,
-        kv_usage=scheduled_s,
-        preemptions=ones,
-        gaps=ones,
-    )
+    steps = Steps.from_rows(np.ones((len(ones), len(COLUMNS))))
+    steps = replace(steps, prefill_tokens=arrays["input_lengths"])
     return {**samples.to_arrays(), **steps.to_arrays()}
 
 
@@ -67,7 +60,9 @@ def act(channel: Channel, command: Message, step: list[Any]) -> None:
         case ["send", kind, body]:
             channel.send(Message(kind, body))
         case ["replayed"]:
-            body = {"warmup_s": 1.5, "replay_s": 2.5, "errors": ["one"]}
+            warmup = {"requests": 4, "passes": 2, "drift": 0.01, "seconds": 1.5}
+            body = {"warmup": warmup, "replay_s": 2.5, "began_at": 10.0, "ended_at": 14.0}
+            body |= {"errors": ["one"], "names": None, "censored": None}
             channel.send(Message("replayed", body, measured(command.arrays)))
         case ["log", text]:
             Path(command.body["log_path"]).write_text(text, encoding="utf-8")

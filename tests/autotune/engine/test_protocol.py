@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from typing import get_args
 
-import numpy as np
 import pytest
 
 from autotune.engine.protocol import (
@@ -11,10 +10,10 @@ from autotune.engine.protocol import (
     EngineInfo,
     Failure,
     FailureClass,
-    Iterations,
+    Schedule,
     TrialFailed,
-    request_arrays,
 )
+from objectives.utilization import Work
 
 CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
 
@@ -30,20 +29,8 @@ def info(kv_cache_tokens: int | None = 65_536) -> EngineInfo:
         vocab_size=4096,
         kv_cache_tokens=kv_cache_tokens,
         capture_sizes=(1, 2, 4),
-    )
-
-
-def iterations() -> Iterations:
-    numbers = np.arange(3, dtype=np.int64)
-    return Iterations(
-        at_s=np.array([0.1, 0.2, 0.3]),
-        prefill_tokens=numbers,
-        decode_requests=numbers + 1,
-        running=numbers + 2,
-        waiting=numbers + 3,
-        kv_usage=np.array([0.0, 0.5, 1.0]),
-        preemptions=numbers + 4,
-        gaps=numbers + 5,
+        live_obstacle="scheduler_cls is given",
+        work=Work(1e9, 2e4, 3e8, "vllm"),
     )
 
 
@@ -74,21 +61,20 @@ def test_engine_info_survives_json(kv_cache_tokens: int | None) -> None:
     assert after.max_model_len == 8192
 
 
-def test_iterations_are_told_apart_from_requests() -> None:
-    before = iterations()
-    requests = {"sent_s": np.array([0.0]), "gap_s": np.empty(0)}
-    after, rest = Iterations.split({**before.to_arrays(), **requests})
-    assert rest == requests
-    for name, array in before.to_arrays().items():
-        assert name.startswith("iteration_")
-        np.testing.assert_array_equal(after.to_arrays()[name], array, strict=True)
+def test_a_schedule_numbers_its_requests() -> None:
+    shares = [(0, "b", 64), (1, "b", 6), (1, "a", 10), (2, "b", 1)]
+    schedule = Schedule.build(shares, [("a", 1), ("b", 0)])
+    assert schedule.names == ("a", "b")
+    assert schedule.step.tolist() == [0, 1, 1, 2]
+    assert schedule.request.tolist() == [1, 1, 0, 1]
+    assert schedule.tokens.tolist() == [64, 6, 10, 1]
+    assert schedule.arrival_step.tolist() == [1, 0]
 
 
-def test_arrays_without_iterations_are_not_a_replay() -> None:
-    with pytest.raises(KeyError, match="iteration_at_s"):
-        Iterations.split({"sent_s": np.array([0.0])})
+def test_a_request_from_before_the_recording_has_no_arrival() -> None:
+    schedule = Schedule.build([(0, "old", 1)], [])
+    assert schedule.arrival_step.tolist() == [-1]
 
 
-def test_request_arrays_leave_the_iterations_out() -> None:
-    sent_s = np.array([0.0])
-    assert request_arrays({**iterations().to_arrays(), "sent_s": sent_s}) == {"sent_s": sent_s}
+def test_an_empty_schedule_has_its_arrays() -> None:
+    assert [array.size for array in Schedule.empty().to_arrays().values()] == [0, 0, 0, 0]

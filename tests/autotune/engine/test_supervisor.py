@@ -128,9 +128,9 @@ def test_a_host_is_started_once_and_answers(open_supervisor: Open, tmp_path: Pat
         assert (started.info, started.start_s) == (info(), 2.0)
         assert started.ground.processes == started.ground.sockets == 0
         result = supervisor.replay(trace(), PLAN, ignore)
-        assert (result.warmup_s, result.replay_s, result.errors) == (1.5, 2.5, ("one",))
+        assert (result.warmup.seconds, result.replay_s, result.errors) == (1.5, 2.5, ("one",))
         np.testing.assert_array_equal(result.samples.scheduled_s, [0.0, 0.25])
-        np.testing.assert_array_equal(result.iterations.prefill_tokens, [100, 600])
+        np.testing.assert_array_equal(result.steps.prefill_tokens, [100, 600])
         assert supervisor.stop() == 0.5
         assert host_of(supervisor) == host
     assert survivors([host], timeout_s=0.0) == []
