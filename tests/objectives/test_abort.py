@@ -18,6 +18,12 @@ from tests.objectives.unfinished import CLASSES, Course, Watched, latencies, sam
 
 INF = math.inf
 LOOKS_S = range(1, 120)
+ALL_KEYS = [
+    (metric, name, class_name)
+    for metric in METRICS
+    for name in AGGREGATES
+    for class_name in (None, "short", "long")
+]
 
 # Limits beside what they limit, which is where a proof goes wrong if it does.
 FACTORS = (0.05, 0.5, 0.9, 1 - 1e-8, 1 - 1e-12, 1.0, 1 + 1e-12, 1.1, 3.0)
@@ -48,11 +54,7 @@ courses = st.lists(course(), min_size=1, max_size=12)
 instants_s = st.lists(st.integers(0, 6000), min_size=1, max_size=6).map(
     lambda times_ms: [ms / 1000 for ms in sorted(times_ms)]
 )
-keys = st.tuples(
-    st.sampled_from(METRICS),
-    st.sampled_from(AGGREGATES),
-    st.sampled_from([None, "short", "long"]),
-)
+keys = st.sampled_from(ALL_KEYS)
 
 
 @st.composite
@@ -216,6 +218,20 @@ def test_failures_are_infinitely_late(metric: str) -> None:
     assert lost_of(replay, f"{metric}_p50:500", at_s=1.0) is None
 
 
+def test_every_gap_is_counted_once_however_often_one_looks() -> None:
+    replay = [Course(0.0, [(1.0, 1), (1.5, 1), (2.0, 1), (2.25, 1), (1e6, 1)], 5)]
+    watched = Watched(replay, parse_budget("itl_mean:700"))
+    assert [watched.lost(at_s) for at_s in (0.5, 1.0, 1.5, 2.0, 2.25, 3.5)] == [None] * 6
+    assert watched.lost(4.0) == Lost("itl_mean", 700.0, 750.0)
+
+
+def test_between_two_gaps_nothing_is_interpolated_before_it_is_certain() -> None:
+    """The median of 125 ms and 10 s is above 1 s, but not the lower of the two."""
+    replay = [Course(0.0, [(0.0, 1), (0.125, 1), (10.125, 1)], 3)]
+    assert lost_of(replay, "itl_p50:1000", at_s=11.0) is None
+    assert lost_of(replay, "itl_p50:100", at_s=11.0) == Lost("itl_p50", 100.0, 5062.5)
+
+
 def test_the_first_lost_limit_of_the_budget_is_named() -> None:
     lost = lost_of(never_answered(0.0), "tpot_p95:40 e2e_p95:900 ttft_p95:500", at_s=1.0)
     assert lost == Lost("e2e_p95", 900.0, 1000.0)
@@ -267,3 +283,36 @@ def test_an_overloaded_engine_is_found_out_in_the_first_quarter_of_the_window(
 
 def test_an_engine_that_keeps_up_is_left_alone() -> None:
     assert lost_after_s(queue(service_s=0.09), "ttft_p95:91 tpot_p95:51 itl_p99:51") is None
+
+
+def busy_engine(seed: int) -> list[Course]:
+    """Chats and documents at random before one server at 90 % load, with stalls now and then."""
+    rng = np.random.default_rng(seed)
+    free_s, replay = 0.0, []
+    for due_s in np.cumsum(rng.exponential(0.1, 400)).tolist():
+        document = rng.random() < 0.15
+        free_s = max(free_s, due_s) + rng.exponential(0.4 if document else 0.035)
+        gaps_s = rng.exponential(0.02, rng.integers(1, 30)) + (rng.random() < 0.02)
+        deliveries = [(free_s + after_s, 1) for after_s in np.cumsum(gaps_s).tolist()]
+        prompt_tokens = 5000 if document else 100
+        replay.append(Course(due_s, deliveries, len(deliveries), prompt_tokens=prompt_tokens))
+    return replay
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_limits_just_kept_are_never_lost_and_limits_missed_always_are(seed: int) -> None:
+    replay = busy_engine(seed)
+    values = latencies(samples(replay))
+
+    def limits(factor: float) -> list[Limit]:
+        found = [(key, values[metric_key(*key)]) for key in ALL_KEYS]
+        return [Limit(*key, limit_ms=value * factor) for key, value in found if value is not None]
+
+    end_s = max(each.end_s for each in replay)
+    kept = Watched(replay, Budget(tuple(limits(1.0))))
+    assert len(limits(1.0)) == len(ALL_KEYS)
+    assert {kept.lost(float(now_s)) for now_s in np.arange(0.0, end_s + 1.0)} == {None}
+    for limit in limits(0.98):
+        lost = Watched(replay, Budget((limit,))).lost(end_s)
+        assert lost is not None
+        assert lost.at_least_ms == pytest.approx(values[limit.key])
