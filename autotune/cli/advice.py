@@ -19,6 +19,9 @@ MORE_TRIALS = 8
 """How many further trials are proposed: enough for a few cells and their repeats."""
 
 
+_EXPORTED = "with autotune best --output serve.yaml: what is at stake is said above"
+
+
 def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]:
     """Say which limit bound the winner, and what moving it does as far as it was measured.
 
@@ -39,7 +42,9 @@ def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]
         return [held, f"{verb} {knob} was not measured from there."], None
     there = judgement.cells[other]
     also = others_moved(cell.candidate, there.candidate, knob)
-    aside = f" (with another {', '.join(also)} too)" if also else ""
+    asides = [f"with another {', '.join(also)} too"] if also else []
+    asides += ["measured live"] if there.live and not cell.live else []
+    aside = f" ({'; '.join(asides)})" if asides else ""
     broken = "" if there.feasible else "; it breaks the budget"
     effect = trade(judgement.names, relative(cell, there))
     return [
@@ -60,6 +65,9 @@ def next_lines(judgement: Judgement, *, state: StudyState = "finished") -> list[
 
 def _lines(judgement: Judgement) -> Iterator[str]:
     chosen = judgement.chosen
+    if judgement.unconfirmed is not None:
+        yield from _confirm(judgement, judgement.unconfirmed)
+        return
     if chosen is None:
         yield from _loosen(judgement)
         return
@@ -85,10 +93,17 @@ def _go_on(judgement: Judgement, chosen: Cell) -> Iterator[str]:
         f"{MORE_TRIALS}: it keeps these trials and adds {MORE_TRIALS}."
     )
     if len(judgement.cells) > 1:
-        yield (
-            f"Or take {limits(chosen.candidate)} now, with autotune best --output serve.yaml: "
-            "what is at stake is said above."
-        )
+        yield (f"Or take {limits(chosen.candidate)} now, {_EXPORTED}.")
+
+
+def _confirm(judgement: Judgement, unconfirmed: int) -> Iterator[str]:
+    name = limits(judgement.cells[unconfirmed].candidate)
+    yield (
+        f"Next: the same command with --trials raised by {MORE_TRIALS}: it keeps these trials and "
+        f"has time to restart {name}."
+    )
+    if judgement.chosen is not None and judgement.winner != judgement.baseline:
+        yield f"Or take {limits(judgement.chosen.candidate)} now, {_EXPORTED}."
 
 
 def _longer_window(judgement: Judgement, chosen: Cell) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from autotune.cli.changes import objective
+from autotune.cli.steadiness import steadiness_lines
 from autotune.cli.tables import figure, joined, limits
 from autotune.study.costs import RESAMPLES
 from autotune.study.judgement import CONVERGED_COST
@@ -32,9 +33,12 @@ def certainty_lines(judgement: Judgement) -> Iterator[str]:
         yield f"How sure: {_of_nothing(judgement)}."
     elif len(judgement.cells) == 1:
         yield "How sure: not at all, as there is nothing to compare it with."
+    elif sum(not cell.live for cell in judgement.cells) == 1:
+        yield "How sure: not at all, as no other candidate was confirmed by a restart."
     elif judgement.certainty is not None:
         yield from _of_winner(judgement, judgement.winner, judgement.certainty)
     yield _repeats(judgement)
+    yield from steadiness_lines(judgement.steadiness)
     if judgement.winner is not None:
         yield from _little_room(judgement, judgement.cells[judgement.winner])
 
@@ -61,9 +65,10 @@ def _way(judgement: Judgement) -> str:
 
 def _of_winner(judgement: Judgement, winner: int, certainty: Certainty) -> Iterator[str]:
     name = limits(judgement.cells[winner].candidate)
-    if sum(cell.feasible for cell in judgement.cells) == 1:
+    if sum(cell.feasible and not cell.live for cell in judgement.cells) == 1:
         met = "meets the budget" if judgement.budget.limits else "has no failed request"
-        yield f"How sure: {name} is the only candidate that {met}, so no other was in question."
+        only = "only confirmed" if any(cell.live for cell in judgement.cells) else "only"
+        yield f"How sure: {name} is the {only} candidate that {met}, so no other was in question."
         return
     share = certainty.probability[winner]
     rivals = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
@@ -96,6 +101,8 @@ def _seemed(judgement: Judgement, winner: int) -> Iterator[str]:
 
 def _of_nothing(judgement: Judgement) -> str:
     """Say whether the nearest candidate might keep the budget in another replay."""
+    if judgement.unconfirmed is not None:
+        return "not at all, as no restart has confirmed a candidate that meets the budget"
     if judgement.nearest is None or judgement.cells[judgement.nearest].failed_requests:
         return "requests that fail break every budget, whatever the noise"
     cell = judgement.cells[judgement.nearest]

@@ -29,12 +29,23 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
     for name, values in plan["off_tile"].items():
         yield f"off the tile, as the baseline has it: {name} {_listed(values)}"
     yield f"candidates: {plan['cells']}; trials: {plan['trials']}, repeats among them"
+    if plan["live"]:
+        yield _starts(plan["trials"], plan["engine_starts"])
     yield (
         f"time: at least {at_least(3600 * plan['replay_hours_at_least'])}; "
         "engine starts and stops come on top"
     )
     yield from plan["notes"]
     yield f"vLLM {plan['vllm_version']} on {plan['device']}"
+
+
+def _starts(trials: int, starts: int) -> str:
+    if starts == trials:
+        return "engines: each trial starts one, as so few trials leave none to confirm others by"
+    return (
+        f"engines: {starts} trials start one, the first and those that decide; {trials - starts} "
+        "change the limits of one that runs"
+    )
 
 
 def _short_of(limit: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.cli.tables import figure, limits, plain_line
+from autotune.study.counted import censored
 from autotune.study.view import feasible, headline
 from objectives.budget import margins
 
@@ -85,7 +86,7 @@ class TrialTable:
         """
         layout = self._layout
         cells = self._cells(trial, budget, winner=winner, terse=layout is None or layout.terse)
-        evidence = plain_line(trial.failure_evidence or "")
+        evidence = plain_line(trial.failure_evidence or _cut_short(trial))
         if layout is None:
             return self._stacked(cells, evidence)
         return [self._line(layout, cells), *self._indented(evidence, lines=_EVIDENCE_LINES)]
@@ -200,13 +201,25 @@ def _remark(trial: TrialRecord, budget: Budget | None, *, terse: bool) -> str:
     if trial.failure_class is not None:
         return trial.failure_class if terse else f"{trial.state}: {trial.failure_class}"
     if trial.diagnosis is None:
-        return trial.state
+        cut = trial.state == "infeasible" and censored(trial) is not None
+        return "cut short" if cut else trial.state
     # "budget" is the column beside it, and what the user gave.
     code = str(trial.diagnosis["code"]).replace("budget_bound", "step budget")
     # The column heading is tokens/seqs as well.
     knob = trial.diagnosis["next_knob"].replace("max_num_batched_", "").replace("max_num_", "")
     against = knob == "raise tokens" and _breaks_gaps(trial, budget)
     return code if terse or not knob or against else f"{code}: {knob}"
+
+
+def _cut_short(trial: TrialRecord) -> str:
+    """Say when and why a replay was not watched to its end; '' of one that was."""
+    cut = censored(trial)
+    if cut is None:
+        return ""
+    if trial.state == "interrupted":
+        return f"cut short at {cut['at_s']:.0f} s under a stricter budget"
+    bound = figure(float(cut["bound_ms"]))
+    return f"cut short at {cut['at_s']:.0f} s: {cut['limit']} at least {bound} ms for certain"
 
 
 def _breaks_gaps(trial: TrialRecord, budget: Budget | None) -> bool:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from storage.records import StudyState, TrialRecord
 
 
+_UNCONFIRMED = "was measured live only; not confirmed by a restart"
+
+
 def verdict_lines(judgement: Judgement, *, state: StudyState = "finished") -> list[str]:
     """Return the verdict, its reasons and what to do next, one sentence a line.
 
@@ -67,7 +70,7 @@ def state_line(view: StudyView) -> str:
 def _lines(judgement: Judgement) -> Iterator[str]:
     chosen = judgement.chosen
     if chosen is None or judgement.winner is None:
-        yield from _nothing(judgement)
+        yield from _nothing(judgement) if judgement.unconfirmed is None else _live_only(judgement)
         return
     yield _headline(judgement, chosen)
     yield from _budget(judgement, chosen)
@@ -92,6 +95,16 @@ def _nothing(judgement: Judgement) -> Iterator[str]:
         yield f"Nearest is {limits(cell.candidate)}: {_stand(judgement, cell)}."
         if cell.failed_requests:
             yield _log_says(cell)
+    yield from _spoilt(judgement)
+    yield from certainty_lines(judgement)
+
+
+def _live_only(judgement: Judgement) -> Iterator[str]:
+    """Say what is known where nothing that a restart has measured keeps the budget."""
+    cell = judgement.cells[judgement.unconfirmed or 0]
+    yield f"Not converged: {limits(cell.candidate)} is the best so far, but {_UNCONFIRMED}."
+    if judgement.budget.limits:
+        yield f"By its live trials: {_stand(judgement, cell)}."
     yield from _spoilt(judgement)
     yield from certainty_lines(judgement)
 
@@ -138,6 +151,8 @@ def _headline(judgement: Judgement, chosen: Cell) -> str:
         return f"Keep what you have: {name} is as good as anything that was tried."
     if len(judgement.cells) == 1:
         return f"Not converged: {name} is the only candidate that was measured."
+    if judgement.unconfirmed is not None:
+        return _unconfirmed(judgement, name)
     if judgement.too_noisy:
         return _noisy(judgement, name)
     if judgement.code == "not_converged":
@@ -145,6 +160,16 @@ def _headline(judgement: Judgement, chosen: Cell) -> str:
     return (
         f"The knee is at {name} (max_num_batched_tokens/max_num_seqs): the best compromise that "
         "was measured."
+    )
+
+
+def _unconfirmed(judgement: Judgement, name: str) -> str:
+    index = judgement.unconfirmed or 0
+    other, values = limits(judgement.cells[index].candidate), judgement.scores.values
+    if judgement.winner is not None and values[index] < values[judgement.winner]:
+        return f"Not converged: {other} seems better than {name}, but {_UNCONFIRMED}."
+    return (
+        f"Not converged: {name} is the best so far, and next to it {other}, which {_UNCONFIRMED}."
     )
 
 

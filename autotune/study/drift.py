@@ -97,6 +97,15 @@ class Faithfulness:
     differences: Mapping[str, Difference]
     reasons: tuple[str, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "candidate": dict(self.candidate),
+            "restarts": list(self.restarts),
+            "lives": list(self.lives),
+            "differences": {name: asdict(each) for name, each in self.differences.items()},
+            "reasons": list(self.reasons),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
@@ -110,9 +119,7 @@ class Steadiness:
         return {
             "aa": {name: asdict(each) for name, each in self.spread.items()},
             "drift": {name: asdict(each) for name, each in self.drift.items()},
-            "live_against_restart": [
-                {**asdict(each), "candidate": dict(each.candidate)} for each in self.faithfulness
-            ],
+            "live_against_restart": [each.to_json() for each in self.faithfulness],
         }
 
 

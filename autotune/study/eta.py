@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage.records import TrialRecord
 
@@ -16,14 +16,25 @@ class Pace:
     """How long each part of a trial is expected to take.
 
     Attributes:
-        seconds: by part, one of ``PARTS``.
+        seconds: by part, one of ``PARTS``, of a trial that starts an engine.
         measured: False before any trial has told; the seconds are a lower bound then.
+        live_seconds: the same of one that changes the limits of an engine that runs, where it is
+            known; else that one has no start or stop, and the rest in common with the others.
     """
 
     seconds: Mapping[str, float]
     measured: bool
+    live_seconds: Mapping[str, float] = field(default_factory=dict)
 
-    def left_s(self, trials: int, *, part: str = PARTS[0], elapsed_s: float = 0.0) -> float:
+    def left_s(
+        self,
+        trials: int,
+        *,
+        part: str = PARTS[0],
+        elapsed_s: float = 0.0,
+        live: bool = False,
+        live_later: int = 0,
+    ) -> float:
         """Return the seconds until ``trials`` trials have ended, the running one among them.
 
         Args:
@@ -31,6 +42,8 @@ class Pace:
             part: what the running trial is at.
             elapsed_s: since that part began; what it takes longer than expected counts as
                 nothing more to come.
+            live: whether the running one is live.
+            live_later: how many of the others are.
 
         Raises:
             ValueError: there is no such part.
@@ -38,23 +51,42 @@ class Pace:
         if trials <= 0:
             return 0.0
         at = PARTS.index(part)
-        current = max(0.0, self.seconds[part] - elapsed_s)
-        later = sum(self.seconds[name] for name in PARTS[at + 1 :])
-        return current + later + (trials - 1) * sum(self.seconds.values())
+        of_live = {**self.seconds, "start": 0.0, "stop": 0.0, **self.live_seconds}
+        own = of_live if live else self.seconds
+        current = max(0.0, own[part] - elapsed_s)
+        later = sum(own[name] for name in PARTS[at + 1 :])
+        restarts = max(0, trials - 1 - live_later)
+        others = restarts * sum(self.seconds.values()) + live_later * sum(of_live.values())
+        return current + later + others
 
 
 def pace(trials: Sequence[TrialRecord], *, window_s: float, warmup_s: float) -> Pace:
-    """Return the mean of each part over the trials that were timed.
+    """Return the mean of each part over the trials of a fidelity that were timed.
 
     The mean, since many trials together take that many times it, slow ones included. Before
     any was timed, and for a part that none has a time of, it is what the window takes by
-    itself: a replay lasts at least as long as its window, a warm-up as long as its share.
+    itself: a replay lasts at least as long as its window, a warm-up as long as its share. A
+    live trial has no start or stop of its own, unless it says so.
     """
     least = {"start": 0.0, "warmup": min(warmup_s, window_s), "replay": window_s, "stop": 0.0}
-    timed = [trial.timings for trial in trials if trial.timings]
-    seconds = dict(least)
+    restarts = [t.timings for t in trials if t.timings and t.fidelity != "live"]
+    lives = [t.timings for t in trials if t.timings and t.fidelity == "live"]
+    whole = [{"start_s": 0.0, "stop_s": 0.0, **_known(each)} for each in lives]
+    return Pace(
+        {**least, **_means(restarts)},
+        measured=bool(restarts or lives),
+        live_seconds=_means(whole),
+    )
+
+
+def _known(timings: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: value for name, value in timings.items() if value is not None}
+
+
+def _means(timed: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    seconds = {}
     for name in PARTS:
         known = [value for each in timed if (value := each.get(f"{name}_s")) is not None]
         if known:
             seconds[name] = sum(known) / len(known)
-    return Pace(seconds, measured=bool(timed))
+    return seconds

@@ -9,6 +9,7 @@ import numpy as np
 
 from autotune.candidates.starts import starting_points
 from autotune.study.job import Job
+from autotune.study.plan import engine_starts
 from autotune.traffic.model import Trace
 from objectives.classes import LengthClass, class_mask
 from objectives.limits import Limit
@@ -37,6 +38,8 @@ def outlook(job: Job) -> dict[str, Any]:
         "notes": job.trace.notes.sentences(),
         "cells": len(job.lattice.cells()),
         "trials": job.settings.trials,
+        "live": job.live,
+        "engine_starts": engine_starts(job.settings.trials, live=job.live),
         "replay_hours_at_least": _replay_hours(job),
         "vllm_version": job.info.vllm_version,
         "device": job.info.device,

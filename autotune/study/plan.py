@@ -184,6 +184,15 @@ def engine_starts(trials: int, *, live: bool) -> int:
     return 1 + confirm_trials(trials, live=True)
 
 
+def live_to_come(rows: Sequence[TrialRecord], trials: int, *, live: bool) -> int:
+    """Return how many of the trials behind the next one are live, if none has to be repeated."""
+    if not live or trials < CONFIRM_FROM:
+        return 0
+    behind = trials - finished_trials(rows) - 1
+    confirmed = sum(row.phase == "confirm" and row.state in FINISHED for row in rows)
+    return max(0, behind - max(0, confirm_trials(trials, live=True) - confirmed))
+
+
 def finished_trials(rows: Sequence[TrialRecord]) -> int:
     """Return how many trials count towards the total: those with a result."""
     return sum(row.state in FINISHED for row in rows)

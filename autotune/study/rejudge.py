@@ -66,6 +66,8 @@ def _judged(
         return _cut_short(row, cut, yardstick, earlier)
     if row.state == "infeasible":
         return replace(row, outcome=yardstick.infeasible(earlier))
+    if row.metrics is None:
+        return replace(row, outcome=yardstick.uncounted())
     arrays = request_arrays(repository.samples(row.study_id, row.number))
     measurement = yardstick.measure(RequestSamples.from_arrays(arrays))
     measured = replace(

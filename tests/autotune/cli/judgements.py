@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from autotune.candidates.lattice import Candidate
-from autotune.study.costs import WORK_COST, Cell, Noise
+from autotune.study.costs import WORK_COST, Cell, Fidelity, Noise
+from autotune.study.drift import Steadiness
 from autotune.study.judgement import Code, Judgement
 from objectives.knee import Certainty, Knee, TradeOff
 from objectives.limits import Budget, parse_budget
@@ -31,6 +32,7 @@ def cell(
     rate: float = 1000.0,
     failed_requests: int = 0,
     diagnosis: Json | None = None,
+    fidelity: Fidelity = "restart",
 ) -> Cell:
     costs = np.array([ttft_ms, tpot_ms, 1000 / rate])
     return Cell(
@@ -46,6 +48,7 @@ def cell(
         feasible=failed_requests == 0,
         failed_requests=failed_requests,
         diagnosis=diagnosis,
+        fidelity=fidelity,
     )  # fmt: skip
 
 
@@ -78,6 +81,9 @@ def judgement(
     loosened: Budget | None = None,
     noise: Noise | None = None,
     too_noisy: bool = False,
+    unconfirmed: int | None = None,
+    steadiness: Steadiness | None = None,
+    scores: tuple[float, ...] = (0.0, 0.0, 0.0),
 ) -> Judgement:
     certainty = Certainty(np.array(probability), knee_set, expected_loss, 0.05)
     front = np.array([False, True, True])
@@ -92,11 +98,13 @@ def judgement(
         baseline=0,
         knee=None if winner is None else Knee(1, 0.2, front, *trades, None),
         certainty=None if winner is None else certainty,
-        scores=Scores(np.zeros(3), np.ones(3), 2 * np.ones(3), np.array(used)),
+        scores=Scores(np.array(scores), np.ones(3), 2 * np.ones(3), np.array(used)),
         gain=None if winner is None else (0.314, Interval(0.2, 0.4)),
         noise=noise,
         too_noisy=too_noisy,
         kept=kept,
+        unconfirmed=unconfirmed,
+        steadiness=steadiness or Steadiness(),
     )
 
 

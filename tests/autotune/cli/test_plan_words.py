@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from autotune.cli.plan_words import plan_lines
 from autotune.study.outlook import outlook
 from tests.autotune.study.scripted import job_of
@@ -25,3 +29,23 @@ def test_a_plan_in_sentences() -> None:
         "time: at least 39 s; engine starts and stops come on top",
         "vLLM 0.32.0 on scripted",
     ]
+
+
+@pytest.mark.parametrize(
+    ("trials", "line"),
+    [
+        (
+            12,
+            (
+                "engines: 7 trials start one, the first and those that decide; 5 change the limits "
+                "of one that runs"
+            ),
+        ),
+        (
+            5,
+            "engines: each trial starts one, as so few trials leave none to confirm others by",
+        ),
+    ],
+)
+def test_how_many_engines_start_where_limits_can_change(trials: int, line: str) -> None:
+    assert line in plan_lines(outlook(replace(job_of(trials=trials), live=True)))

@@ -125,6 +125,26 @@ def test_an_invalid_trial_shows_what_it_measured_and_why_it_does_not_count() -> 
     assert evidence == "       9 ms late"
 
 
+def test_a_replay_that_was_cut_short_says_when_and_why() -> None:
+    cut = {
+        "limit": "ttft_p95", "bound_ms": 1234.5, "at_s": 12.3, "sent": 100, "requests": 400,
+        "bounds": {"ttft_p95": 1234.5},
+    }  # fmt: skip
+    lost = record(4, state="infeasible", fidelity="live", engine={"censored": cut})
+    row, evidence = shown(120, lost)[-2:]
+    assert row.endswith("-  broken  cut short")
+    assert evidence == "       cut short at 12 s: ttft_p95 at least 1234.5 ms for certain"
+    open_again = record(4, state="interrupted", fidelity="live", engine={"censored": cut})
+    row, evidence = shown(120, open_again)[-2:]
+    assert row.endswith("-  -       interrupted")
+    assert evidence == "       cut short at 12 s under a stricter budget"
+
+
+def test_a_sentinel_fits_its_column() -> None:
+    line = shown(80, measured(2, phase="sentinel", fidelity="live"))[-1]
+    assert line.startswith("    2  sentinel     2048/64 ")
+
+
 def test_evidence_is_no_wall_of_text_and_drives_no_terminal() -> None:
     lines = shown(80, failed("\x1b[31m" + "no room " * 90))
     assert len(lines[3:]) == 3

@@ -15,10 +15,10 @@ from storage.records import FinishedState, StudyRecord, TrialRecord
 from tests.autotune.study.scripted import (
     BASELINE,
     Speed,
-    iterations_of,
     job_of,
     samples_of,
     small_trace,
+    steps_of,
 )
 
 Samples = dict[int, Mapping[str, NDArray[Any]]]
@@ -93,8 +93,10 @@ class Measured:
         self.trials: list[TrialRecord] = []
         self.samples: Samples = {}
 
-    def add(self, candidate: Candidate, speed: Speed, *, seed: int | None = None) -> TrialRecord:
-        """Add a complete trial; equal seeds give equal jitter."""
+    def add(
+        self, candidate: Candidate, speed: Speed, *, seed: int | None = None, **changes: Any
+    ) -> TrialRecord:
+        """Add a complete trial, with ``changes`` of its record; equal seeds give equal jitter."""
         number = len(self.trials)
         samples = samples_of(speed, small_trace(), seed=number if seed is None else seed)
         measurement = measure(samples, classes=self.classes, budget=self.budget)
@@ -108,10 +110,11 @@ class Measured:
                 "load": {"peak_running": 8, "steps": 10},
                 "capture_sizes": [],
             },
+            **changes,
         )
         self.trials.append(trial)
         self.samples[number] = {
             **samples.to_arrays(),
-            **iterations_of(candidate).to_arrays(),
+            **steps_of(candidate).to_arrays(),
         }
         return trial

@@ -79,3 +79,25 @@ def test_what_is_left_never_grows_while_a_trial_runs(
         for before, after in zip(course[::2], course[1::2], strict=True)
     )
     assert all(left_s >= (trials - 1) * sum(seconds) * 0.999 for left_s in course)
+
+
+LIVE = {"start_s": None, "warmup_s": 3.0, "replay_s": 62.0, "stop_s": None}
+
+
+def test_live_trials_have_a_pace_of_their_own() -> None:
+    first = {**LIVE, "start_s": 30.0}
+    rows = [
+        record(0, timings=TIMINGS),
+        record(1, timings=first, fidelity="live"),
+        record(2, timings=LIVE, fidelity="live"),
+    ]
+    measured = pace(rows, window_s=60.0, warmup_s=10.0)
+    assert measured.seconds == {"start": 20.0, "warmup": 10.0, "replay": 60.0, "stop": 2.0}
+    assert measured.live_seconds == {"start": 15.0, "warmup": 3.0, "replay": 62.0, "stop": 0.0}
+    assert measured.left_s(5, live_later=3) == 2 * 92.0 + 3 * 80.0
+    assert measured.left_s(3, part="replay", elapsed_s=2.0, live=True, live_later=1) == 232.0
+
+
+def test_before_any_live_trial_it_saves_start_and_stop() -> None:
+    measured = pace([record(0, timings=TIMINGS)], window_s=60.0, warmup_s=10.0)
+    assert measured.left_s(2, live=True, live_later=1) == 2 * 70.0

@@ -20,9 +20,14 @@ def test_the_plan_of_a_job() -> None:
     assert plan["starts"] == [{TOKENS: 512, SEQS: 64}, {TOKENS: 128, SEQS: 64}]
     assert plan["ladders"][SEQS] == [8, 16, 24, 32, 48, 64]
     assert plan["cells"] == 48
-    assert plan["trials"] == 8
+    assert (plan["trials"], plan["live"], plan["engine_starts"]) == (8, False, 8)
     assert plan["longest_request"] == 1004
     assert (plan["too_long"], plan["too_long_requests"]) == ("error", 0)
+
+
+def test_live_trials_start_no_engine() -> None:
+    plan = outlook(replace(job_of(trials=12), live=True))
+    assert (plan["live"], plan["engine_starts"]) == (True, 7)
 
 
 def test_the_time_is_a_lower_bound() -> None:

@@ -17,6 +17,7 @@ from autotune.study.plan import (
     confirm_trials,
     engine_starts,
     finished_trials,
+    live_to_come,
 )
 from storage.records import FinishedState, TrialRecord
 from tests.autotune.study.records import limits, record
@@ -191,6 +192,15 @@ def test_starts_of_engines_are_counted_beforehand(trials: int) -> None:
     restarts = sum(row.fidelity == "restart" for row in drive(plan_of(trials)))
     assert restarts == engine_starts(trials, live=True)
     assert engine_starts(trials, live=False) == trials
+
+
+@pytest.mark.parametrize("trials", [5, 6, 12, 24])
+def test_live_trials_to_come_are_counted_beforehand(trials: int) -> None:
+    rows = drive(plan_of(trials))
+    for done in range(trials):
+        behind = [row.fidelity for row in rows[done + 1 :]]
+        assert live_to_come(rows[:done], trials, live=True) == behind.count("live")
+        assert live_to_come(rows[:done], trials, live=False) == 0
 
 
 def test_what_is_kept_for_confirmation() -> None:
