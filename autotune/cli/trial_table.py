@@ -218,8 +218,9 @@ def _cut_short(trial: TrialRecord) -> str:
         return ""
     if trial.state == "interrupted":
         return f"cut short at {cut['at_s']:.0f} s under a stricter budget"
-    bound = figure(float(cut["bound_ms"]))
-    return f"cut short at {cut['at_s']:.0f} s: {cut['limit']} at least {bound} ms for certain"
+    known = cut["bound_ms"] is not None
+    least = f"at least {figure(cut['bound_ms'])} ms" if known else "without bound"
+    return f"cut short at {cut['at_s']:.0f} s: {cut['limit']} {least} for certain"
 
 
 def _breaks_gaps(trial: TrialRecord, budget: Budget | None) -> bool:

@@ -61,6 +61,8 @@ def is_restart_of(trial: TrialRecord, candidate: Candidate) -> bool:
 def breaks_for_certain(trial: TrialRecord, budget: Budget, classes: Sequence[LengthClass]) -> bool:
     """Whether what was seen of a replay that was cut short shows that it breaks a budget.
 
+    Nothing is shown by one whose client sent too late to count under this budget.
+
     Args:
         trial: of any state.
         budget: without relative limits.
@@ -70,6 +72,9 @@ def breaks_for_certain(trial: TrialRecord, budget: Budget, classes: Sequence[Len
     if cut is None:
         return False
     bounds = bounds_of(cut, classes)
+    lag_ms = (trial.engine or {}).get("send_lag_p99_ms")
+    if lag_ms is not None and float(lag_ms) > allowed_lag_ms(bounds, budget):
+        return False
     return any((bounds.get(x.key) or 0.0) > (x.limit_ms or math.inf) for x in budget.limits)
 
 

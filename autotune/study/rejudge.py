@@ -8,7 +8,7 @@ from dataclasses import replace
 from autotune.candidates.diagnosis import Load
 from autotune.study.counted import bounds_of, breaks_for_certain, censored
 from autotune.study.outcomes import Yardstick
-from autotune.study.replays import LATE
+from autotune.study.replays import LATE, late_client
 from objectives.samples import RequestSamples
 from objectives.steps import request_arrays
 from storage.records import Json, TrialFailure, TrialRecord
@@ -101,11 +101,27 @@ def _judged(
 def _cut_short(
     row: TrialRecord, cut: Json, yardstick: Yardstick, earlier: Sequence[TrialRecord]
 ) -> TrialRecord:
-    if breaks_for_certain(row, yardstick.absolute_budget(earlier), yardstick.classes):
-        bounds = bounds_of(cut, yardstick.classes)
-        outcome = yardstick.censored(bounds, cut["sent"] / cut["requests"], earlier)
-        return replace(row, state="infeasible", outcome=outcome)
-    return replace(row, state="interrupted", outcome=yardstick.uncounted())
+    budget, bounds = yardstick.absolute_budget(earlier), bounds_of(cut, yardstick.classes)
+    lag_ms = (row.engine or {}).get("send_lag_p99_ms")
+    late = None if lag_ms is None else late_client(float(lag_ms), bounds, budget)
+    if late is not None:
+        return replace(
+            row,
+            state="invalid",
+            outcome=yardstick.uncounted(),
+            failure_class=late.failure_class,
+            failure_evidence=late.evidence,
+        )
+    lost = breaks_for_certain(row, budget, yardstick.classes)
+    return replace(
+        row,
+        state="infeasible" if lost else "interrupted",
+        outcome=yardstick.censored(bounds, cut["sent"] / cut["requests"], earlier)
+        if lost
+        else yardstick.uncounted(),
+        failure_class=None,
+        failure_evidence=None,
+    )
 
 
 def _store(repository: Repository, row: TrialRecord) -> None:

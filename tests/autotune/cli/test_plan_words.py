@@ -37,8 +37,8 @@ def test_a_plan_in_sentences() -> None:
         (
             12,
             (
-                "engines: 7 trials start one, the first and those that decide; 5 change the limits "
-                "of one that runs"
+                "engines: 7 trials start one, the first and those that decide; 5 change the "
+                "limits of one that runs"
             ),
         ),
         (

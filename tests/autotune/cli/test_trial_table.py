@@ -134,6 +134,9 @@ def test_a_replay_that_was_cut_short_says_when_and_why() -> None:
     row, evidence = shown(120, lost)[-2:]
     assert row.endswith("-  broken  cut short")
     assert evidence == "       cut short at 12 s: ttft_p95 at least 1234.5 ms for certain"
+    failed_requests = {"censored": {**cut, "bound_ms": None}}
+    *_, evidence = shown(120, record(4, state="infeasible", engine=failed_requests))
+    assert evidence == "       cut short at 12 s: ttft_p95 without bound for certain"
     open_again = record(4, state="interrupted", fidelity="live", engine={"censored": cut})
     row, evidence = shown(120, open_again)[-2:]
     assert row.endswith("-  -       interrupted")

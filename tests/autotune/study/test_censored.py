@@ -139,7 +139,7 @@ def stored(tmp_path: Path) -> Iterator[tuple[Repository, int]]:
             0,
             state="infeasible",
             outcome=yardstick.censored(bounds, 0.25, []),
-            engine={"censored": {**CUT, "bounds": bounds}},
+            engine={"censored": {**CUT, "bounds": bounds}, "send_lag_p99_ms": 30.0},
         )
         repository.finish_trial(
             study.id,
@@ -164,6 +164,15 @@ def test_a_stricter_budget_is_lost_too(stored: tuple[Repository, int]) -> None:
     assert row.outcome.constraints["ttft_p95"] == pytest.approx(1234.5 / 400 - 1 + 0.75)
 
 
+def test_a_budget_so_strict_that_the_client_was_late_proves_nothing(
+    stored: tuple[Repository, int],
+) -> None:
+    row, _ = rejudged(stored, "ttft_p95:200")
+    assert (row.state, row.failure_class) == ("invalid", "client_bound")
+    assert not breaks_for_certain(row, parse_budget("ttft_p95:200"), ())
+    assert breaks_for_certain(row, parse_budget("ttft_p95:400"), ())
+
+
 def test_under_a_looser_budget_it_is_to_be_measured_whole(
     stored: tuple[Repository, int],
 ) -> None:
@@ -182,10 +191,10 @@ def test_the_first_budget_again_gives_the_first_rows_again(
 ) -> None:
     repository, study_id = stored
     before = repository.trials(study_id)
-    rejudged(stored, "ttft_p95:2000")
-    after = rejudged(stored, "ttft_p95:800")
-    assert [(row.state, row.outcome) for row in after] == [
-        (row.state, row.outcome) for row in before
+    for budget in ("ttft_p95:2000", "ttft_p95:200", "ttft_p95:800"):
+        after = rejudged(stored, budget)
+    assert [(row.state, row.outcome, row.failure_class) for row in after] == [
+        (row.state, row.outcome, row.failure_class) for row in before
     ]
 
 
