@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.changes import objective
-from autotune.cli.tables import joined, limits
+from autotune.cli.tables import duration, joined, limits
 
 if TYPE_CHECKING:
     from autotune.study.drift import Difference, Faithfulness, Steadiness, Trend
@@ -39,32 +39,30 @@ def steadiness_lines(steadiness: Steadiness) -> Iterator[str]:
 
 
 def _drift(trends: Mapping[str, Trend]) -> str:
-    hours = max(each.hours for each in trends.values())
+    within = duration(3600 * max(each.hours for each in trends.values()))
     moved = [
-        f"{objective(name)} by {100 * each.change:+.0f} %"
+        f"{objective(name)} by {_percent(each.change)}"
         for name, each in trends.items()
         if each.flagged
     ]
     if not moved:
-        return f"No drift: the baseline did not change by more than noise in {hours:.1f} h."
+        return f"No drift: the baseline did not change by more than noise within {within}."
     return (
-        f"Drift: within {hours:.1f} h the baseline changed in {joined(moved)}, which is more than "
+        f"Drift: within {within} the baseline changed in {joined(moved)}, which is more than "
         "noise, so trials far apart in time compare badly."
     )
 
 
 def _faithfulness(steadiness: Steadiness) -> Iterator[str]:
-    alike = []
+    unlike: list[Faithfulness] = []
+    alike: list[str] = []
     for each in steadiness.faithfulness:
-        beyond = {
-            name: d
-            for name, d in each.differences.items()
-            if d.beyond_noise and abs(d.change) >= _WORTH_SAYING
-        }
-        if beyond:
-            yield _unlike(each, beyond)
+        if any(map(_tells, each.differences.values())):
+            unlike.append(each)
         elif any(d.beyond_noise is not None for d in each.differences.values()):
             alike.append(limits(each.candidate))
+    if unlike:
+        yield _unlike(unlike)
     if alike:
         yield (
             f"Live trials and restarts agree within {100 * _WORTH_SAYING:.0f} % or the noise at "
@@ -72,22 +70,35 @@ def _faithfulness(steadiness: Steadiness) -> Iterator[str]:
         )
 
 
-def _unlike(cell: Faithfulness, beyond: Mapping[str, Difference]) -> str:
-    parts = [
-        f"{objective(name)} {_percent(each.change)}{_bounds(each)}"
-        for name, each in beyond.items()
-    ]
-    why = joined([_EXPLAINED[reason] for reason in cell.reasons])
+def _tells(difference: Difference) -> bool:
+    return bool(difference.beyond_noise) and abs(difference.change) >= _WORTH_SAYING
+
+
+def _unlike(cells: Sequence[Faithfulness]) -> str:
+    found: dict[str, list[Difference]] = {}
+    for each in cells:
+        for name, difference in each.differences.items():
+            if _tells(difference):
+                found.setdefault(name, []).append(difference)
+    parts = [f"{objective(name)} {_range(differences)}" for name, differences in found.items()]
+    reasons = dict.fromkeys(reason for each in cells for reason in each.reasons)
+    if len(reasons) > 1:
+        reasons.pop("unknown", None)
     return (
-        f"Live trials of {limits(cell.candidate)} differ from its restarts by more than noise: "
-        f"{', '.join(parts)}; {why}."
+        "Live trials differ from restarts by more than noise at "
+        f"{joined([limits(each.candidate) for each in cells])}: {', '.join(parts)}; "
+        f"{joined([_EXPLAINED[reason] for reason in reasons])}. Restarts alone decide."
     )
 
 
-def _bounds(difference: Difference) -> str:
-    if difference.low is None or difference.high is None:
-        return ""
-    return f" (90 % interval {_percent(difference.low)} to {_percent(difference.high)})"
+def _range(differences: Sequence[Difference]) -> str:
+    """Return the changes, of a single one its interval too."""
+    changes = sorted(each.change for each in differences)
+    texts = list(dict.fromkeys(map(_percent, (changes[0], changes[-1]))))
+    (first, *_), alone = differences, len(differences) == 1
+    if alone and first.low is not None and first.high is not None:
+        return f"{texts[0]} (90 % interval {_percent(first.low)} to {_percent(first.high)})"
+    return " to ".join(texts)
 
 
 def _percent(change: float) -> str:

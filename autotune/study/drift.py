@@ -205,13 +205,15 @@ def _trend(own: Sequence[TrialRecord], name: str) -> Trend | None:
     if live.sum() < FEWEST_SENTINELS or degrees < 1:
         return None
     hours = _hours([trial for trial, _ in known])
+    span = float(hours.max())
+    if span == 0:
+        return None
     columns = [hours, live, 1 - live] if both else [hours, live]
     design, logs = np.stack(columns, axis=1), np.array([log for _, log in known])
     fit = np.linalg.lstsq(design, logs, rcond=None)[0]
     left = logs - design @ fit
     inverse = np.linalg.pinv(design.T @ design)
     error = math.sqrt(float(left @ left) / degrees * float(inverse[0, 0]))
-    span = float(hours.max() - hours.min())
     change = math.expm1(float(fit[0]) * span)
     p = _p(float(fit[0]), error, degrees)
     flagged = p <= DRIFT_P and abs(change) > DRIFT_LEAST

@@ -171,10 +171,10 @@ def judge(
 def finalists(judgement: Judgement) -> list[Candidate]:
     """Return whom restarts may confirm: those that keep the budget, the best first.
 
-    By the score of whatever was measured of them; never the baseline, which is restarted with
+    By what a restart of them is expected to score; never the baseline, which is restarted with
     them anyway. How many of them are confirmed is for the plan to say.
     """
-    scores = judgement.scores.values
+    scores = _expected(judgement.cells, judgement.scores)
     able = [
         index
         for index, cell in enumerate(judgement.cells)
@@ -266,22 +266,32 @@ def _rule(
 def _question(ruling: _Ruling, cells: Sequence[Cell], scores: Scores) -> _Ruling:
     """Take a ruling back where a cell that was measured live only may be better.
 
-    While no two cells were restarted that is the best of them. Later it is one only if it beats
-    the winner by more than counts as settled, less what live trials flatter those by that were
-    measured both ways.
+    While no two cells were restarted that is the best of them; later only one that is expected
+    to beat the winner by more than counts as settled.
     """
     live = [i for i, cell in enumerate(cells) if cell.live and cell.feasible]
     if not live:
         return ruling
-    best = min(live, key=scores.values.__getitem__)
+    expected = _expected(cells, scores)
+    best = min(live, key=expected.__getitem__)
     if ruling.winner is None:
         return replace(ruling, code="not_converged", unconfirmed=best)
     if sum(not cell.live for cell in cells) == 1:
         return replace(ruling, unconfirmed=best)
-    expected = float(scores.of(cells[best].costs * np.exp(live_offset(cells))))
-    if scores.values[ruling.winner] - expected <= CONVERGED_COST:
+    if expected[ruling.winner] - expected[best] <= CONVERGED_COST:
         return ruling
     return replace(ruling, code="not_converged", unconfirmed=best)
+
+
+def _expected(cells: Sequence[Cell], scores: Scores) -> list[float]:
+    """Return the scores of restarts, and those that live cells are expected to have by one.
+
+    Live trials may flatter all candidates alike, and none may win or be chosen by that.
+    """
+    factor = np.exp(live_offset(cells))
+    costs = np.stack([cell.costs * factor if cell.live else cell.costs for cell in cells])
+    expected: list[float] = scores.of(costs).tolist()
+    return expected
 
 
 def _kept(budget: Budget, cell: Cell) -> bool | None:

@@ -118,8 +118,8 @@ def test_what_repeats_show() -> None:
     steadiness = Steadiness(
         spread={"ttft_p95": Spread(0.021, 4), "tokens_per_busy_s": Spread(0.004, 4)},
         drift={
-            "ttft_p95": Trend(0.12, 2.34, 0.003, True),
-            "tokens_per_busy_s": Trend(0.01, 2.34, 0.4, False),
+            "ttft_p95": Trend(0.12, 2.333, 0.003, True),
+            "tokens_per_busy_s": Trend(0.01, 2.333, 0.4, False),
         },
         faithfulness=(
             faithful(True, "kv_cache_tokens", "capture_sizes"),
@@ -133,13 +133,13 @@ def test_what_repeats_show() -> None:
             "work (one standard deviation)."
         ),
         (
-            "Drift: within 2.3 h the baseline changed in ttft_p95 by +12 %, which is more than "
-            "noise, so trials far apart in time compare badly."
+            "Drift: within 2 h 20 min the baseline changed in ttft_p95 by +12 %, which is more "
+            "than noise, so trials far apart in time compare badly."
         ),
         (
-            "Live trials of 512/64 differ from its restarts by more than noise: ttft_p95 +12 % "
-            "(90 % interval +8 % to +16 %); their KV caches have different sizes and their "
-            "engines captured different graphs."
+            "Live trials differ from restarts by more than noise at 512/64: ttft_p95 +12 % (90 % "
+            "interval +8 % to +16 %); their KV caches have different sizes and their engines "
+            "captured different graphs. Restarts alone decide."
         ),
         "Live trials and restarts agree within 1 % or the noise at 768/64 and 1024/64.",
     ]
@@ -148,10 +148,24 @@ def test_what_repeats_show() -> None:
     assert [line for line in shown if line in lines] == lines
 
 
+def test_several_candidates_share_a_sentence() -> None:
+    cells = tuple(
+        replace(faithful(True, reason, change=change), candidate=limits(tokens))
+        for tokens, change, reason in (
+            (512, 0.12, "unknown"), (768, 0.07, "kv_cache_tokens"), (1024, 0.09, "unknown"),
+        )
+    )  # fmt: skip
+    (line,) = steadiness_lines(Steadiness(faithfulness=cells))
+    assert line == (
+        "Live trials differ from restarts by more than noise at 512/64, 768/64 and 1024/64: "
+        "ttft_p95 +7 % to +12 %; their KV caches have different sizes. Restarts alone decide."
+    )
+
+
 def test_a_machine_that_stood_still() -> None:
     steadiness = Steadiness(drift={"ttft_p95": Trend(0.02, 1.0, 0.2, False)})
     assert list(steadiness_lines(steadiness)) == [
-        "No drift: the baseline did not change by more than noise in 1.0 h."
+        "No drift: the baseline did not change by more than noise within 60 min."
     ]
 
 
