@@ -29,7 +29,7 @@ def counted_trials(
     A replay whose client sent late counts if the TTFT limit allows it. What state another
     budget had left a trial in plays no part. Relative limits allow nothing before the
     baseline's first restart that counts. What was measured live of a candidate does not count
-    where a restart failed by its fault, or was cut short with the budget lost.
+    where a restart failed by its fault, or was cut short with the budget lost, and none counts.
 
     Raises:
         ObjectiveError: a relative limit on what the baseline has no finite value of.

@@ -15,7 +15,7 @@ from tests.autotune.study.scripted import ScriptedEngines, job_of, opened
 
 TRIAL_KEYS = {
     "number", "state", "phase", "fidelity", "replicate_of", "candidate", "metrics", "feasible",
-    "failure", "diagnosis", "timings", "started_at", "finished_at",
+    "failure", "censored", "diagnosis", "timings", "started_at", "finished_at",
 }  # fmt: skip
 
 

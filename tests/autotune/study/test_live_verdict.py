@@ -155,6 +155,12 @@ def test_who_fails_by_a_restart_is_out_whatever_its_live_trials_say() -> None:
     assert finalists(found) == [B]
 
 
+def test_sentinels_of_a_baseline_that_failed_once_still_count() -> None:
+    study = Study()
+    study.trials.append(record(2, state="infeasible", failure_class="oom_run", phase="confirm"))
+    assert judged(study).cells[0].live_numbers == (1,)
+
+
 def test_finalists_come_by_score_and_without_the_baseline() -> None:
     study = Study(baseline=Speed(90, 9))
     study.live(A, SLOW)
