@@ -43,14 +43,9 @@ def counted_trials(
         found.append(replace(trial, state="complete"))
         if not known and is_restart_of(trial, baseline):
             absolute, known = resolve(budget, trial.metrics or {}), True
-    refuted = {
-        cell_key(each.candidate) for each in everything if _refutes(each, absolute, classes)
-    }
-    return [
-        each
-        for each in found
-        if each.fidelity != "live" or cell_key(each.candidate) not in refuted
-    ]
+    refuted = {cell_key(t.candidate) for t in everything if _refutes(t, absolute, classes)}
+    refuted -= {cell_key(t.candidate) for t in found if t.fidelity == "restart"}
+    return [t for t in found if t.fidelity != "live" or cell_key(t.candidate) not in refuted]
 
 
 def is_restart_of(trial: TrialRecord, candidate: Candidate) -> bool:
