@@ -140,7 +140,7 @@ def _fresh_pairs(tokens: I8) -> I8:
 
 def _alone(steps: Steps) -> Bools:
     alone = (steps.decode_requests == 0) & (steps.requests == 1)
-    return alone & (steps.prefill_tokens > 0)
+    return np.asarray(alone & (steps.prefill_tokens > 0))
 
 
 def _summary(times_ms: F8) -> tuple[float, float, int]:

@@ -21,7 +21,6 @@ QUANTUM_JUMP = 0.05
 
 _QUANTA = (256, 128, 64, 32, 16)
 _LEAST_MULTIPLES = 3
-_MOST_MULTIPLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,9 @@ class Edge:
 def find_edges(times_ms: Mapping[int, F8], *, capture_limit: int | None) -> tuple[Edge, ...]:
     """Return the jumps between M and M + 1 tokens that stand out of what repeats vary by.
 
-    A jump counts where it is at least 3 % of the step time and 4 standard errors, and three
-    quarters of the repeats below it are faster than three quarters of those above.
+    A jump counts where it is at least 3 % of the step time and 4 standard errors more than in
+    proportion to the tokens, and three quarters of the repeats below it are faster than three
+    quarters of those above.
 
     Args:
         times_ms: the repeats for each number of tokens.
@@ -63,7 +63,7 @@ def find_edges(times_ms: Mapping[int, F8], *, capture_limit: int | None) -> tupl
         error = 1.25 * variation * np.sqrt(1 / below.size + 1 / above.size)
         if (
             min(below.size, above.size) >= LEAST_REPEATS
-            and ratio >= max(LEAST_JUMP, LEAST_SIGMAS * error)
+            and ratio - 1 / tokens >= max(LEAST_JUMP, LEAST_SIGMAS * error)
             and np.quantile(below, 0.75) < np.quantile(above, 0.25)
         ):
             kind: EdgeKind = "capture" if tokens == capture_limit else "tile"
@@ -74,8 +74,9 @@ def find_edges(times_ms: Mapping[int, F8], *, capture_limit: int | None) -> tupl
 def find_quantum(edges: Sequence[Edge], measured: Sequence[int]) -> int | None:
     """Return the largest q such that jumps of 5 % repeat at M = kq + 1, None without any.
 
-    Four in five jumps lie at multiples of q, at least three do, and they are at least half of the
-    first eight multiples that were measured.
+    At least three jumps lie at multiples of q, which are four in five of all, and half of the
+    multiples that were measured between the first and the last of them have one. Below the first
+    a CUDA graph's padding or the launches may hide the tiles, above the last they are too small.
 
     Args:
         edges: what ``find_edges`` returned; the capture limit makes no quantum.
@@ -90,11 +91,10 @@ def find_quantum(edges: Sequence[Edge], measured: Sequence[int]) -> int | None:
     pairs = {size for size in sizes if size + 1 in sizes}
     for quantum in _QUANTA:
         hits = {size for size in jumps if size % quantum == 0}
-        near = {
-            size for size in pairs if size % quantum == 0 and size <= _MOST_MULTIPLES * quantum
-        }
-        explained = len(hits) >= max(_LEAST_MULTIPLES, 0.8 * len(jumps))
-        if explained and len(hits & near) >= 0.5 * len(near) > 0:
+        if len(hits) < max(_LEAST_MULTIPLES, 0.8 * len(jumps)):
+            continue
+        between = range(min(hits), max(hits) + 1, quantum)
+        if len(hits) >= len(pairs.intersection(between)) / 2:
             return quantum
     return None
 

@@ -104,12 +104,10 @@ def sweep_plan(
     top = min(max_tokens, longest)
     limit = max(capture_sizes, default=0)
     rng = random.Random(seed)  # noqa: S311
-    single = {top, *_SMALL, *half_octaves(tile, tile, top)}
-    coarse: list[tuple[int, ...]] = [
-        (size,) for size in sorted(single - {limit, limit + 1}) if size <= top
-    ]
-    if 0 < limit < top:
-        coarse.append((limit, limit + 1))
+    sizes = {top, *_SMALL, *half_octaves(tile, tile, top)}
+    edge: tuple[int, ...] = (limit, limit + 1) if 0 < limit < top else ()
+    coarse = [edge] if edge else []
+    coarse += [(size,) for size in sorted(sizes.difference(edge)) if size <= top]
     fine = _pairs(top, tile=tile, capture_sizes=capture_sizes)
     low = [pair for pair in fine if pair[1] <= 2048]
     high = [pair for pair in fine if pair[1] > 2048]
@@ -170,6 +168,6 @@ def _context_probes(top: int, longest: int, limit: int) -> tuple[ContextProbe, .
     probes = [
         ContextProbe(chunk, min(8 * chunk, _LONGEST_PROBE, longest) // chunk * chunk)
         for chunk in sorted(chunks)
-        if chunk <= top and 4 * chunk <= longest
+        if chunk <= top and 3 * chunk <= longest
     ]
     return tuple(probes + probes[:2])

@@ -18,9 +18,10 @@ def worthwhile_budgets(
 ) -> tuple[int, ...]:
     """Return step budgets, each the last point before a jump where one is near.
 
-    One for each half octave from ``low`` to ``top``: of the plain rung and the edges around it the one with the least
-    time per token. Where no edge stands out of the noise, the ladder is the plain one. The capture
-    limit, if a multiple of the tile, and ``top`` are always on it.
+    One for each half octave from ``low`` to ``top``: the plain rung if it is such a point, else
+    the one around it with the least time per token, if that is less than the rung's. Where no
+    edge stands out of the noise, the ladder is the plain one. The capture limit, if a multiple of
+    the tile, and ``top`` are always on it.
 
     Args:
         calibration: of the engine.
@@ -39,7 +40,7 @@ def worthwhile_budgets(
     # A rung speaks for the sizes up to the middle, in ratio, between it and the next.
     bounds = [0.0, *(math.sqrt(a * b) for a, b in itertools.pairwise(plain)), math.inf]
     values = {top}
-    for rung, (below, above) in zip(plain, itertools.pairwise(bounds), strict=bool(plain)):
+    for rung, (below, above) in zip(plain, itertools.pairwise(bounds), strict=False):
         values.add(_best(rung, [edge for edge in edges if below <= edge < above], points))
     limit = calibration.capture_limit
     kept = [limit] if limit is not None and limit % tile == 0 and low <= limit <= top else []
@@ -48,7 +49,7 @@ def worthwhile_budgets(
 
 def _best(rung: int, edges: Sequence[int], points: Mapping[int, Point]) -> int:
     """Return the rung, or the edge near it that is clearly cheaper for each token."""
-    if not edges:
+    if rung in edges or not edges:
         return rung
     best = min(edges, key=lambda size: (_per_token(points[size]), size))
     if rung in points and _per_token(points[best]) >= (1 - LEAST_GAIN) * _per_token(points[rung]):

@@ -15,22 +15,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.forecast.fitting import nonnegative, robust_sigma, weighted_median
+from autotune.forecast.fitting import nonnegative, weighted_median
 from objectives.arrays import F8, I8, Bools
 from objectives.steps import Steps
 
 STEADY = 0.02
 """A warm-up whose drift is less than this has done its work."""
 LEAST_SPELL_S = 2.0
-LEAST_FACTOR = 1.07
+LEAST_FACTOR = 1.08
 """On recorded replays without a spell the slowest 2 s are up to 1.05 times as slow as the rest."""
-LEAST_SIGMAS = 4.0
+LEAST_SIGMAS = 5.0
 """By how much a spell stands out of what seconds of the rest vary by."""
 
 _BIN_S = 0.25
 _SECOND = 4  # bins
 _MOST_BINS = 600
-_BINS_A_COLUMN = 3
+_BINS_A_PRICE = 3
 _LEAST_REST = 0.15
 _WORTH_A_REFIT = 1.03
 _LEAST_VARIATION = 0.005
@@ -82,8 +82,8 @@ def drift(previous: Steps, current: Steps) -> float | None:
 
     Steps of one kind within a quarter octave of tokens and an octave of context count as equal
     work. The result is the median over such bins of the ratio of their median times, weighted by
-    the time that was spent in them. None where bins with 5 steps on both sides hold less than a
-    quarter of the time.
+    the lesser of the times that were spent in them. None where bins with 5 steps on both sides
+    hold less than a quarter of the time: with another limit of tokens there may be no more.
     """
     before, after = _work_bins(previous), _work_bins(current)
     ratios, weights = [], []
@@ -92,9 +92,8 @@ def drift(previous: Steps, current: Steps) -> float | None:
         new = current.period_s[after == work]
         if min(old.size, new.size) >= _LEAST_STEPS and np.median(old) > 0 < np.median(new):
             ratios.append(np.log(np.median(new) / np.median(old)))
-            weights.append(old.sum() + new.sum())
-    spent_s = previous.period_s.sum() + current.period_s.sum()
-    if sum(weights) <= _LEAST_SHARED * spent_s:
+            weights.append(min(old.sum(), new.sum()))
+    if sum(weights) <= _LEAST_SHARED * min(previous.period_s.sum(), current.period_s.sum()):
         return None
     return weighted_median(np.array(ratios), np.array(weights))
 
@@ -133,6 +132,11 @@ class _Course:
         _, bins = np.unique((middle_s / width_s).astype(np.int64), return_inverse=True)
         work = [_sums(bins, column) for column in _work(steps, capture_limit).T]
         return cls(bins, _sums(bins, steps.period_s), np.column_stack(work))
+
+    @property
+    def prices(self) -> int:
+        """How many columns have any work."""
+        return int(np.count_nonzero(self.work.any(axis=0)))
 
     def expected_s(self, among: Bools) -> F8:
         """Return what each bin takes at the pace of those in ``among``."""
@@ -175,8 +179,7 @@ def _spell_within(steps: Steps, capture_limit: int) -> Spell | None:
     if steps.period_s.sum() < 3 * LEAST_SPELL_S:
         return None
     course = _Course.of(steps, capture_limit)
-    used = np.count_nonzero(course.work.any(axis=0))
-    if course.actual_s.size < _BINS_A_COLUMN * used or not np.all(course.actual_s > 0):
+    if course.actual_s.size < _BINS_A_PRICE * course.prices or not np.all(course.actual_s > 0):
         return None
     rest = np.ones(course.actual_s.size, dtype=np.bool_)
     slowest = slice(0)
@@ -230,7 +233,9 @@ def _sigma(course: _Course, expected_s: F8, rest: Bools) -> float:
     actual = np.bincount(second, course.actual_s[rest])
     expected = np.bincount(second, expected_s[rest])
     whole = actual > actual.max() / 2
-    variation = robust_sigma(np.log(actual[whole] / expected[whole]))
+    variation = float(np.std(np.log(actual[whole] / expected[whole])))
+    # Prices that were fitted to few bins follow their noise.
+    freedom = 1 - course.prices / np.count_nonzero(rest)
+    variation = max(_LEAST_VARIATION, variation) / max(freedom, 1e-3)
     length_s = np.array([course.actual_s[rest].sum(), course.actual_s[~rest].sum()])
-    mean_s = float(np.mean(actual[whole]))
-    return max(_LEAST_VARIATION, variation) * float(np.sqrt(np.sum(mean_s / length_s)))
+    return variation * float(np.sqrt(np.sum(np.mean(actual[whole]) / length_s)))
