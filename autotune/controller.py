@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import optuna
 
-from autotune.candidates.diagnosis import Load, summarise
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.candidates.lattice import Candidate, cell_key
 from autotune.candidates.starts import starting_points
-from autotune.engine.protocol import Failure, ReplayPlan, ReplayResult, TrialFailed
-from autotune.engine.supervisor import Started, open_log
+from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.supervisor import open_log
 from autotune.errors import EnvironmentFault, TooManyFailures
+from autotune.study.earned import earn, engine_json
 from autotune.study.job import Job
-from autotune.study.judgement import Judgement, judge, verdict_json
+from autotune.study.judgement import Judgement, finalists, judge, verdict_json
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan, Step, failures_in_a_row, finished_trials, retry
-from autotune.study.replays import warmup_requests
+from autotune.study.runner import Engines, Result, Runner
 from autotune.study.sampler import UntestedCellSampler, ask
-from autotune.traffic.model import Trace
-from objectives.measurement import Measurement
+from autotune.study.stage import Stage
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository
 from storage.study import reconcile, tell_stored
 
-
-class Engines(Protocol):
-    """What the controller needs of an engine host; see ``autotune.engine.supervisor``."""
-
-    def start(self, engine_args: Mapping[str, Any], log_path: Path) -> Started: ...
-
-    def replay(
-        self, trace: Trace, plan: ReplayPlan, on_progress: Callable[[Mapping[str, Any]], None]
-    ) -> ReplayResult: ...
-
-    def stop(self) -> float: ...
-
-    def kill(self) -> None: ...
+CUT_SHORT = ("starts", "search")
+"""Phases whose replays are cut short once the budget is lost: the others are for comparing."""
 
 
 class Watcher(Protocol):
@@ -53,17 +40,6 @@ class Watcher(Protocol):
     def finished(self, row: TrialRecord) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Result:
-    """What one trial yielded before it is judged."""
-
-    measurement: Measurement
-    replayed: ReplayResult
-    started: Started
-    load: Load
-    timings: Mapping[str, float | None]
-
-
 class Controller:
     """Runs one study to its end.
 
@@ -72,7 +48,8 @@ class Controller:
         study_id: of the study's row.
         repository: our tables, the truth.
         optuna_study: Optuna's tables; its sampler is set here.
-        engines: starts and replays.
+        engines: replays.
+        stage: which of them runs.
         watcher: told of progress.
         log_folder: one engine log a trial goes here.
     """
@@ -85,6 +62,7 @@ class Controller:
         repository: Repository,
         optuna_study: optuna.Study,
         engines: Engines,
+        stage: Stage,
         watcher: Watcher,
         log_folder: Path,
     ) -> None:
@@ -92,10 +70,11 @@ class Controller:
         self._study_id = study_id
         self._repository = repository
         self._optuna = optuna_study
-        self._engines = engines
+        self._stage = stage
+        self._runner = Runner(job, engines, stage, watcher.progress)
         self._watcher = watcher
         self._log_folder = log_folder
-        self._yardstick = Yardstick(job.budget, job.classes, job.baseline)
+        self._yardstick = Yardstick.of(job)
         lattice = job.lattice
         self._plan = Plan(
             trials=job.settings.trials,
@@ -105,6 +84,8 @@ class Controller:
             ),
             lattice=lattice,
             finalist=self._finalist,
+            live=job.live,
+            finalists=self._finalists,
         )
         optuna_study.sampler = UntestedCellSampler(
             lattice,
@@ -123,7 +104,7 @@ class Controller:
         while (step := self._plan.next_step(self._rows())) is not None:
             number = self._begin(step)
             try:
-                result = self._run_engine(number)
+                result = self._measure(number, step.phase)
             except TrialFailed as outcome:
                 self._store_failure(number, outcome.failure)
             else:
@@ -131,6 +112,7 @@ class Controller:
             tell_stored(self._optuna, self._repository, self._study_id, number)
             self._watcher.finished(self._repository.trial(self._study_id, number))
             self._give_up_if_hopeless()
+        self._stage.clear()
         return self._conclude()
 
     def _begin(self, step: Step) -> int:
@@ -139,96 +121,60 @@ class Controller:
         if step.rule is not None:
             attributes["rule"] = step.rule
         number, candidate = ask(self._optuna, self._job.lattice, step.candidate, attributes)
-        open_log(self._log_path(number)).close()
+        log_path = self._stage.log_path(self._job, candidate, step.fidelity)
+        if log_path is None:
+            log_path = self._log_path(number)
+            open_log(log_path).close()
         self._repository.begin_trial(
             self._study_id,
             number,
             phase=step.phase,
-            fidelity="restart",
+            fidelity=step.fidelity,
             candidate=candidate,
             replicate_of=step.replicate_of,
-            log_path=str(self._log_path(number)),
+            log_path=str(log_path),
         )
         done = finished_trials(self._rows())
         row = self._repository.trial(self._study_id, number)
         self._watcher.begun(row, done + 1, self._job.settings.trials)
         return number
 
-    def _run_engine(self, number: int) -> Result:
-        """Start an engine with exactly what would be exported, replay, and stop it."""
-        job = self._job
-        candidate = self._repository.trial(self._study_id, number).candidate
-        started = self._engines.start(job.engine_args(candidate), self._log_path(number))
-        plan = ReplayPlan(
-            seed=job.settings.seed,
+    def _measure(self, number: int, phase: str) -> Result:
+        """Run a trial; a search need not see the end of a replay that has lost the budget."""
+        rows = self._rows()
+        row = self._repository.trial(self._study_id, number)
+        may_be_cut = phase in CUT_SHORT and self._yardstick.baseline_metrics(rows) is not None
+        return self._runner.run(
+            row.candidate,
+            "live" if row.fidelity == "live" else "restart",
             salt=f"trial-{number}",
-            warmup_requests=warmup_requests(job.trace, job.settings.warmup_s),
+            log_path=self._log_path(number),
+            budget=self._yardstick.absolute_budget(rows) if may_be_cut else None,
         )
-        replayed = self._engines.replay(job.trace, plan, self._watcher.progress)
-        count = len(job.trace.requests)
-        self._watcher.progress({"stage": "stop", "done": count, "total": count})
-        stop_s = self._stop()
-        measurement = self._yardstick.measure(replayed.samples)
-        iterations = replayed.iterations
-        load = summarise(
-            **{name: getattr(iterations, name) for name in iterations.__slots__ if name != "at_s"},
-            max_num_batched_tokens=int(candidate[TOKENS]),
-            max_num_seqs=int(candidate[SEQS]),
-        )
-        timings = {
-            "start_s": started.start_s,
-            "warmup_s": replayed.warmup_s,
-            "replay_s": replayed.replay_s,
-            "stop_s": stop_s,
-        }
-        return Result(measurement, replayed, started, load, timings)
-
-    def _stop(self) -> float | None:
-        """Stop the engine; what it measured counts even if it will not go quietly."""
-        try:
-            return self._engines.stop()
-        except TrialFailed:
-            self._engines.kill()
-            return None
 
     def _store(self, number: int, result: Result) -> None:
-        """Write measurement, samples and the outcome to be told, in one transaction."""
-        measurement, replayed = result.measurement, result.replayed
+        """Write what was measured and the outcome to be told, in one transaction."""
         row = self._repository.trial(self._study_id, number)
-        earlier = self._rows()
-        late = self._yardstick.late(measurement, earlier)
-        diagnosis = self._yardstick.diagnosis(
-            result.load, row.candidate, measurement.metrics, earlier
-        )
+        earned = earn(self._yardstick, result, row, self._rows())
         self._repository.finish_trial(
             self._study_id,
             number,
-            state="complete" if late is None else "invalid",
-            outcome=self._yardstick.measured(measurement, earlier, row.candidate)
-            if late is None
-            else self._yardstick.uncounted(),
+            state=earned.state,
+            outcome=earned.outcome,
             timings=result.timings,
-            metrics=measurement.metrics,
-            intervals={name: [i.low, i.high] for name, i in measurement.intervals.items()},
-            engine={
-                **result.started.info.to_json(),
-                "ground": result.started.ground.to_json(),
-                "load": result.load.to_json(),
-                "requests": measurement.requests,
-                "failed_requests": measurement.failed_requests,
-                "errors": list(replayed.errors),
-                "busy_s": measurement.busy_s,
-                "useful_tokens": measurement.useful_tokens,
-                "send_lag_p99_ms": measurement.send_lag_p99_ms,
-            },
-            diagnosis=diagnosis.to_json(),
-            failure=None if late is None else TrialFailure(late.failure_class, late.evidence),
-            samples={**replayed.samples.to_arrays(), **replayed.iterations.to_arrays()},
+            metrics=earned.metrics,
+            intervals=earned.intervals,
+            engine={**engine_json(result), **earned.engine},
+            diagnosis=earned.diagnosis,
+            failure=earned.failure,
+            samples=None
+            if earned.metrics is None
+            else {**result.replayed.samples.to_arrays(), **result.replayed.steps.to_arrays()},
         )
 
     def _store_failure(self, number: int, failure: Failure) -> None:
         """Write a failure; one that the candidate causes is told as infeasible, never as fast."""
-        self._engines.kill()
+        self._stage.kill()
         infeasible = self._yardstick.infeasible(self._rows())
         self._repository.finish_trial(
             self._study_id,
@@ -261,6 +207,10 @@ class Controller:
             return None
         candidate = judgement.cells[judgement.knee.cell].candidate
         return candidate if self._is_not_baseline(candidate) else None
+
+    def _finalists(self) -> Sequence[Candidate]:
+        judgement = self.judge()
+        return () if judgement is None else finalists(judgement)
 
     def _is_not_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) != cell_key(self._job.baseline)

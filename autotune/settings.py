@@ -20,6 +20,8 @@ from objectives.errors import nearest
 Scalar = int | float | str | bool
 TooLong = Literal["error", "skip", "truncate"]
 """What becomes of requests longer than ``max_model_len``."""
+Fidelity = Literal["auto", "restart"]
+"""Whether the search may change limits on a running engine where vLLM allows it."""
 
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
@@ -57,7 +59,12 @@ class TuneSettings(BaseModel):
         knobs: further engine arguments to search, each with its values.
         tile: quanta of the two limits, tokens and sequences.
         trials: how many trials the study has in the end.
-        warmup_s: seconds of the window that are replayed before each measured replay.
+        fidelity: ``auto`` searches on a running engine where its limits can be changed, and
+            confirms by restarts; ``restart`` starts an engine for every trial.
+        calibrate: whether a new study first measures step times, from which its ladders are
+            made and utilization is computed.
+        warmup_s: seconds of the window that are replayed before each measured replay, again
+            until step times stand still.
         seed: of prompts and sampler.
         storage: database URL; None for the default.
         study_name: None for a name made of model and trace.
@@ -80,6 +87,8 @@ class TuneSettings(BaseModel):
     knobs: dict[str, list[Scalar]] = Field(default_factory=dict)
     tile: str = "128,8"
     trials: int = Field(default=24, ge=1, le=10_000)
+    fidelity: Fidelity = "auto"
+    calibrate: bool = True
     warmup_s: float = Field(default=10.0, ge=0.0)
     seed: int = Field(default=0, ge=0, lt=2**31)
     storage: str | None = None

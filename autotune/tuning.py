@@ -13,6 +13,7 @@ from autotune.controller import Controller, Watcher
 from autotune.engine.supervisor import Description, Supervisor
 from autotune.lease import database_lock, lease, study_lock
 from autotune.settings import TuneSettings
+from autotune.study.beginning import first_job, searches_live
 from autotune.study.costs import OBJECTIVES
 from autotune.study.earlier import Earlier, check_storage, earlier_study
 from autotune.study.job import Job, make_job
@@ -34,6 +35,7 @@ from autotune.study.session import (
     read_traffic,
     study_name,
 )
+from autotune.study.stage import Stage
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
 from storage.errors import StorageError
@@ -86,6 +88,9 @@ def run_study(
         further = supervisor.device_uuids - leased
         stack.enter_context(device_lease(described.info.device, further))
         repository, optuna_study = stack.enter_context(_open_database(url, name))
+        stage = Stage(supervisor)
+        if earlier is None:
+            job = first_job(job, described, stage, supervisor, listener=watcher, name=name)
         if job.classes:
             watcher.say("classes of prompt length: " + " ".join(c.text for c in job.classes))
         record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
@@ -98,6 +103,7 @@ def run_study(
                 repository=repository,
                 optuna_study=_brought_up_to_date(optuna_study, job, repository, record),
                 engines=supervisor,
+                stage=stage,
                 watcher=watcher,
                 log_folder=log_folder(settings, name),
             )
@@ -151,6 +157,11 @@ def _checked_place(settings: TuneSettings, environ: Mapping[str, str]) -> tuple[
 def _job(
     settings: TuneSettings, traffic: Traffic, described: Description, earlier: Earlier | None
 ) -> Job:
+    """Return the job; one that goes on keeps the fidelity and the calibration that it had."""
+    if earlier is None:
+        live = searches_live(settings, described.info)
+    else:
+        live = earlier.live and settings.fidelity == "auto"
     return make_job(
         settings,
         traffic.trace,
@@ -158,6 +169,8 @@ def _job(
         traffic.classes,
         described,
         peak=None if earlier is None else earlier.peak_concurrency,
+        live=live,
+        calibrated=None if earlier is None else earlier.calibrated,
     )
 
 
@@ -185,7 +198,7 @@ def _judge_again(
     watcher: TalkingWatcher,
 ) -> None:
     """Judge the stored trials by this budget; one that cannot be judged by is not kept."""
-    yardstick = Yardstick(job.budget, job.classes, job.baseline)
+    yardstick = Yardstick.of(job)
     try:
         rejudged = rejudge(repository, record.id, yardstick)
     except ObjectiveError:

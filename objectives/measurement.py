@@ -10,6 +10,7 @@ import numpy as np
 
 from objectives.arrays import F8, I8
 from objectives.bootstrap import resample_weights
+from objectives.censoring import unfinished
 from objectives.classes import LengthClass, class_mask
 from objectives.errors import ObjectiveError
 from objectives.goodput import request_keeps
@@ -81,11 +82,13 @@ def measure(
         best_flops_per_s: what its useful part is measured by; without it neither.
 
     Raises:
-        ObjectiveError: no requests, a duration or a best that is not positive, or a limit on a
-            class that is not among ``classes``.
+        ObjectiveError: no requests, unfinished ones, a duration or a best that is not positive,
+            or a limit on a class that is not among ``classes``.
     """
     if not len(samples):
         raise ObjectiveError("a replay without requests cannot be measured.")
+    if unfinished(samples).any():
+        raise ObjectiveError("a replay that was cut short cannot be measured as if it were whole.")
     check_classes(budget, classes)
     window_s = _duration_s(samples) if duration_s is None else duration_s
     if not window_s > 0:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from autotune.errors import UsageError
 
@@ -196,6 +196,35 @@ def check_size(counts: Iterable[int]) -> None:
         )
 
 
+class Measured(Protocol):
+    """What measured step times say of the rungs of a ladder."""
+
+    @property
+    def kept(self) -> Sequence[int]:
+        """Values that stay where a ladder gets too long."""
+        ...
+
+    def budgets(self, tile: int, low: int, top: int) -> Sequence[int]:
+        """Return the step budgets from ``low`` to ``top`` that are worth trying."""
+        ...
+
+    def caps(self, tile: int, top: int) -> Sequence[int]:
+        """Return the sequence caps up to ``top`` that are worth trying."""
+        ...
+
+
+class _Plain:
+    """The rungs where nothing was measured."""
+
+    kept: Sequence[int] = ()
+
+    def budgets(self, tile: int, low: int, top: int) -> Sequence[int]:
+        return half_octaves(tile, low, top)
+
+    def caps(self, tile: int, top: int) -> Sequence[int]:
+        return half_octaves(tile, tile, top)
+
+
 def build_lattice(
     *,
     tiles: Tiles,
@@ -205,23 +234,27 @@ def build_lattice(
     peak_concurrency: int,
     baseline: Candidate,
     knobs: Mapping[str, Sequence[Scalar]] | None = None,
+    measured: Measured | None = None,
 ) -> Lattice:
-    """Return the ladders for a study that has no calibration.
+    """Return the ladders for a study.
 
     Step budgets run from the larger of the tile and twice the smallest sequence cap up to the
     power of two at or above the larger of the server's default and the longest prompt; sequence
-    caps up to the larger of the default and twice the peak concurrency. The baseline's values
-    join, marked where they are off the tile. A knob's values replace the ladder of its name.
+    caps up to the larger of the default and twice the peak concurrency. Within these bounds the
+    rungs are those that measured step times call for, without them half octaves. The baseline's
+    values join, marked where they are off the tile. A knob's values replace the ladder of its
+    name.
 
     Raises:
         UsageError: the tile leaves no value for a limit, or there are more than ``MAX_CELLS``.
     """
     knobs = dict(knobs or {})
     seq_top = max(default_seqs, 2 * peak_concurrency)
-    seqs = half_octaves(tiles.seqs, tiles.seqs, seq_top)
+    rungs = measured or _Plain()
+    seqs = rungs.caps(tiles.seqs, seq_top)
     token_low = max(tiles.tokens, 2 * tiles.seqs)
     token_top = next_power_of_two(max(default_tokens, longest_prompt))
-    tokens = half_octaves(tiles.tokens, token_low, token_top)
+    tokens = rungs.budgets(tiles.tokens, token_low, token_top)
     for name, values, top in ((TOKENS, tokens, token_top), (SEQS, seqs, seq_top)):
         if not values:
             raise UsageError(
@@ -229,8 +262,8 @@ def build_lattice(
                 hint="choose a smaller --tile",
             )
     ladders: dict[str, tuple[Scalar, ...]] = {
-        TOKENS: _with_baseline(tokens, int(baseline[TOKENS]), MAX_TOKEN_STEPS),
-        SEQS: _with_baseline(seqs, int(baseline[SEQS]), MAX_SEQ_STEPS),
+        TOKENS: _with_baseline(tokens, int(baseline[TOKENS]), MAX_TOKEN_STEPS, rungs.kept),
+        SEQS: _with_baseline(seqs, int(baseline[SEQS]), MAX_SEQ_STEPS, rungs.kept),
     }
     for name, options in knobs.items():
         own = baseline.get(name)
@@ -252,5 +285,7 @@ def _ladder(values: Sequence[Scalar]) -> tuple[Scalar, ...]:
     return tuple(values)
 
 
-def _with_baseline(values: Sequence[int], own: int, limit: int) -> tuple[int, ...]:
-    return thin(sorted({*values, own}), limit, keep=[own])
+def _with_baseline(
+    values: Sequence[int], own: int, limit: int, kept: Sequence[int]
+) -> tuple[int, ...]:
+    return thin(sorted({*values, own}), limit, keep=[own, *kept])

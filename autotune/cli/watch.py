@@ -31,11 +31,13 @@ HEARTBEAT_S = 60.0
 
 _PARTS = {
     "start": "engine starts",
+    "calibrate": "calibration",
     "warmup": "warm-up",
     "replay": "replay",
     "stop": "engine stops",
 }
-_REPLAYING = ("warmup", "replay")
+_COUNTED = {"warmup": "requests", "replay": "requests", "calibrate": "steps"}
+"""What is counted in the parts of which that can be said."""
 _BAR_WIDTH = 30
 _ROOM_FOR_A_BAR = 70
 
@@ -78,10 +80,10 @@ class _Running:
 
     @property
     def count(self) -> str:
-        """How many requests are done, '' where none are replayed."""
-        if self.total is None or self.part not in _REPLAYING:
+        """How many requests or steps are done, '' where there are none."""
+        if self.total is None or self.part not in _COUNTED:
             return ""
-        return f"{self.done} of {self.total} requests"
+        return f"{self.done} of {self.total} {_COUNTED[self.part]}"
 
 
 class ScreenWatcher:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.forecast.sweep import Calibrated
 from autotune.study.costs import OBJECTIVES
 from autotune.study.plan import finished_trials
 from storage.database import check_database
@@ -24,6 +25,17 @@ class Earlier:
     def peak_concurrency(self) -> int | None:
         """What the ladders were made for, so that another budget leaves them as they are."""
         return self.study.fingerprint.get("peak_concurrency")
+
+    @property
+    def live(self) -> bool:
+        """Whether its search changes limits on a running engine."""
+        return self.study.fingerprint.get("fidelity") == "live"
+
+    @property
+    def calibrated(self) -> Calibrated | None:
+        """The step times of which its ladders were made, None if they were not measured."""
+        stored = self.study.spec.get("calibration")
+        return None if stored is None else Calibrated.from_json(stored)
 
 
 def check_storage(url: str, name: str) -> None:

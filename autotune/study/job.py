@@ -18,9 +18,11 @@ from autotune.candidates.lattice import (
     Tiles,
     build_lattice,
 )
+from autotune.engine.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import EngineInfo
 from autotune.engine.supervisor import Description
 from autotune.errors import UsageError
+from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
 from autotune.traffic.model import Trace
 from objectives.classes import LengthClass
@@ -42,6 +44,8 @@ class Job:
         baseline: the user's own limits, else those of vLLM's server.
         lattice: the frozen ladders.
         peak_concurrency: what the ladders were made for.
+        live: whether the search changes limits on a running engine.
+        calibrated: step times of this engine on this hardware, None if they were not measured.
     """
 
     settings: TuneSettings
@@ -54,10 +58,29 @@ class Job:
     baseline: Candidate
     lattice: Lattice
     peak_concurrency: int
+    live: bool = False
+    calibrated: Calibrated | None = None
+
+    @property
+    def best_flops_per_s(self) -> float | None:
+        """What utilization is a share of, None without a calibration."""
+        return None if self.calibrated is None else self.calibrated.calibration.best_flops_per_s
 
     def engine_args(self, candidate: Candidate) -> dict[str, Any]:
         """Return what an engine is started with, which is what is exported for it."""
         return {**self.pinned, **candidate}
+
+    def envelope(self, candidate: Candidate) -> dict[str, Any]:
+        """Return what an engine is started with on which the candidate's limits can be set."""
+        return envelope_of(self.lattice, self.engine_args(candidate))
+
+    def limits(self, candidate: Candidate) -> dict[str, int]:
+        """Return the values of ``LIVE_LIMITS`` that an engine of this candidate would have."""
+        arguments = {
+            THRESHOLD: self.info.resolved.get(THRESHOLD, 0),
+            **self.engine_args(candidate),
+        }
+        return {name: int(arguments[name]) for name in LIVE_LIMITS}
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what may not change when a study is resumed."""
@@ -75,6 +98,8 @@ class Job:
             "warmup_s": self.settings.warmup_s,
             "vllm_version": self.info.vllm_version,
             "device": self.info.device,
+            # Studies from before there was another have no word of it.
+            **({"fidelity": "live"} if self.live else {}),
         }
 
     def spec(self) -> dict[str, Any]:
@@ -90,6 +115,7 @@ class Job:
             "model": self.info.model,
             "flags": dict(self.flags),
             "torch_version": self.info.torch_version,
+            "calibration": None if self.calibrated is None else self.calibrated.to_json(),
         }
 
 
@@ -101,6 +127,8 @@ def make_job(
     described: Description,
     *,
     peak: int | None = None,
+    live: bool = False,
+    calibrated: Calibrated | None = None,
 ) -> Job:
     """Put a job together from what the user gave and what vLLM said of it.
 
@@ -112,6 +140,8 @@ def make_job(
         described: by the installed vLLM.
         peak: peak concurrency that the ladders of a resumed study were made for, so that
             another budget leaves them as they are; None estimates it.
+        live: whether the search changes limits on a running engine.
+        calibrated: step times of which the ladders are made, None makes them of the tile alone.
 
     Raises:
         UsageError: the tile leaves no candidate.
@@ -130,6 +160,7 @@ def make_job(
         peak_concurrency=peak,
         baseline=baseline,
         knobs=settings.knobs,
+        measured=None if calibrated is None else MeasuredRungs(calibrated.calibration),
     )
     return Job(
         settings=settings,
@@ -142,7 +173,20 @@ def make_job(
         baseline=baseline,
         lattice=lattice,
         peak_concurrency=peak,
+        live=live,
+        calibrated=calibrated,
     )
+
+
+def envelope_of(lattice: Lattice, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return engine arguments with the largest of each ladder whose value can be changed live.
+
+    The threshold for long prefills is no size that an engine is built for, and stays.
+    """
+    largest = {name: max(int(rung) for rung in lattice.ladders[name]) for name in (TOKENS, SEQS)}
+    # vLLM wants room in a step for each sequence.
+    largest[SEQS] = min(largest[SEQS], largest[TOKENS])
+    return {**{k: v for k, v in engine_args.items() if k != THRESHOLD}, **largest}
 
 
 def peak_concurrency(trace: Trace, budget: Budget) -> int:

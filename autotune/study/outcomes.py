@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from autotune.candidates.diagnosis import Diagnosis, Load, diagnose
 from autotune.candidates.lattice import Candidate, cell_key
 from autotune.engine.protocol import Failure
 from autotune.study.costs import costs_of, objective_names
 from autotune.study.counted import classes_text, is_restart_of
+from autotune.study.job import Job
 from autotune.study.replays import client_bound
 from objectives.budget import margins, resolve
 from objectives.classes import LengthClass
 from objectives.limits import Budget
 from objectives.measurement import Measurement, measure
 from objectives.samples import RequestSamples
+from objectives.utilization import Work
 from storage.records import Outcome, TrialRecord
 
 CLIPPED_AT = 10.0
@@ -37,11 +40,19 @@ class Yardstick:
         budget: limits, relative ones unresolved.
         classes: of prompt length.
         baseline: whose first complete restart relative limits are multiples of.
+        work: what the model computes, None where nobody can say.
+        best_flops_per_s: what utilization is a share of, None without a calibration.
     """
 
     budget: Budget
     classes: tuple[LengthClass, ...]
     baseline: Candidate
+    work: Work | None = None
+    best_flops_per_s: float | None = None
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        return cls(job.budget, job.classes, job.baseline, job.info.work, job.best_flops_per_s)
 
     @property
     def text(self) -> str:
@@ -60,7 +71,13 @@ class Yardstick:
 
     def measure(self, samples: RequestSamples) -> Measurement:
         """Condense a replay, whether or not there is a baseline to be relative to yet."""
-        return measure(samples, classes=self.classes, budget=self.budget)
+        return measure(
+            samples,
+            classes=self.classes,
+            budget=self.budget,
+            work=self.work,
+            best_flops_per_s=self.best_flops_per_s,
+        )
 
     def late(self, measurement: Measurement, rows: Iterable[TrialRecord]) -> Failure | None:
         """Return a failure if the client sent too late for the replay to count, else None."""

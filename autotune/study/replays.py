@@ -41,8 +41,14 @@ def allowed_lag_ms(metrics: Mapping[str, float | None], budget: Budget) -> float
 
 def client_bound(measurement: Measurement, budget: Budget) -> Failure | None:
     """Return a failure if the client sent too late for the replay to count, else None."""
-    lag_ms = measurement.send_lag_p99_ms
-    allowed_ms = allowed_lag_ms(measurement.metrics, budget)
+    return late_client(measurement.send_lag_p99_ms, measurement.metrics, budget)
+
+
+def late_client(
+    lag_ms: float, metrics: Mapping[str, float | None], budget: Budget
+) -> Failure | None:
+    """As ``client_bound``, of how late the client sent (p99) and of metrics or their bounds."""
+    allowed_ms = allowed_lag_ms(metrics, budget)
     if lag_ms <= allowed_ms:
         return None
     return Failure(

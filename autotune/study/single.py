@@ -135,9 +135,7 @@ def bench_result(
         "max_num_batched_tokens": info.resolved["max_num_batched_tokens"],
         "max_num_seqs": info.resolved["max_num_seqs"],
         "kv_cache_tokens": info.kv_cache_tokens,
-        "gaps_beside_prefill": gaps_beside_prefill(
-            replayed.iterations.prefill_tokens, replayed.iterations.gaps
-        ),
+        "gaps_beside_prefill": gaps_beside_prefill(replayed.steps),
         "input_lens": samples.prompt_tokens.tolist(),
         "output_lens": samples.output_tokens.tolist(),
         "start_times": samples.sent_s.tolist(),

@@ -91,7 +91,13 @@ def test_what_a_trial_stores(tmp_path: Path) -> None:
         assert running.watcher.finished_trials == [(0, "complete")]
         assert [body["stage"] for body in running.watcher.reports] == ["replay", "stop"]
     assert row.fidelity == "restart"
-    assert row.timings == {"start_s": 1.0, "warmup_s": 0.5, "replay_s": 4.0, "stop_s": 0.1}
+    assert row.timings == {
+        "start_s": 1.0,
+        "turnaround_s": None,
+        "warmup_s": 0.5,
+        "replay_s": 4.0,
+        "stop_s": 0.1,
+    }
     assert row.engine is not None
     assert row.engine["kv_cache_tokens"] == 65536
     assert row.engine["load"]["peak_running"] == 30

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from autotune.candidates.diagnosis import Load, diagnose, summarise
 from autotune.candidates.lattice import SEQS, TOKENS
+from objectives.steps import COLUMNS, Steps
 
 STEPS = 20
 CANDIDATE = {TOKENS: 512, SEQS: 16}
@@ -28,20 +31,19 @@ def load(
     waiting: NDArray[np.int64] | None = None,
     kv_usage: float = 0.3,
     preemptions: NDArray[np.int64] | None = None,
-    gaps: NDArray[np.int64] | None = None,
 ) -> Load:
     """A log in which nothing is short: 40 tokens a step of 512, 8 of 16 sequences, none waits."""
-    return summarise(
+    steps = Steps.from_rows(np.ones((STEPS, len(COLUMNS))))
+    steps = replace(
+        steps,
         prefill_tokens=ints(32) if prefill is None else prefill,
         decode_requests=ints(8) if decode is None else decode,
         running=ints(8) if running is None else running,
         waiting=ints(0) if waiting is None else waiting,
         kv_usage=np.full(STEPS, kv_usage),
         preemptions=ints(0) if preemptions is None else preemptions,
-        gaps=ints(8) if gaps is None else gaps,
-        max_num_batched_tokens=512,
-        max_num_seqs=16,
     )
+    return summarise(steps, max_num_batched_tokens=512, max_num_seqs=16)
 
 
 FULL = ints(32, first=500)
@@ -122,9 +124,8 @@ def test_reasons_give_the_figures() -> None:
 
 
 def test_a_log_in_figures() -> None:
-    measured = load(
-        prefill=ints(0, first=504, share=0.25), waiting=QUEUE, gaps=ints(5, first=15, share=0.25)
-    )
+    decode = ints(5, first=15, share=0.25)
+    measured = load(prefill=ints(0, first=504, share=0.25), waiting=QUEUE, decode=decode)
     assert measured.to_json() == {
         "steps": 20,
         "full_steps": 0.25,
@@ -136,7 +137,7 @@ def test_a_log_in_figures() -> None:
         "peak_running": 8,
         "peak_waiting": 3,
         "peak_kv_usage": 0.3,
-        "mean_step_tokens": 134.0,
+        "mean_step_tokens": 133.5,
         "gaps_beside_prefill": 0.5,
     }
 
@@ -147,9 +148,13 @@ def test_a_full_step_without_prefill_is_not_chunked() -> None:
     assert measured.prefill_in_full_steps == 0.0
 
 
-def test_a_log_without_steps_or_gaps() -> None:
-    idle = load(prefill=ints(0), decode=ints(0))
+def test_a_log_without_steps() -> None:
+    nothing = Steps.from_rows(np.empty((0, len(COLUMNS))))
+    idle = summarise(nothing, max_num_batched_tokens=512, max_num_seqs=16)
     assert idle.steps == 0
     assert idle.gaps_beside_prefill is None
     assert diagnose(idle, CANDIDATE).code == "under_loaded"
-    assert load(gaps=ints(0)).gaps_beside_prefill is None
+
+
+def test_without_decodes_there_are_no_gaps() -> None:
+    assert load(decode=ints(0)).gaps_beside_prefill is None

@@ -49,7 +49,8 @@ def traffic() -> list[tuple[int, int, int]]:
     arrivals = np.cumsum(rng.integers(0, 6, REQUESTS))
     prompts = np.where(rng.random(REQUESTS) < 0.3, 900, 60) + rng.integers(0, 120, REQUESTS)
     outputs = rng.integers(1, 24, REQUESTS)
-    return [tuple(map(int, row)) for row in zip(arrivals, prompts, outputs, strict=True)]
+    rows = zip(arrivals.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
+    return [(arrival, prompt, output) for arrival, prompt, output in rows]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,21 +16,24 @@ import optuna
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
 from autotune.controller import Controller
 from autotune.engine.ground import Ground
+from autotune.engine.processes import Process
 from autotune.engine.protocol import (
     EngineInfo,
     Failure,
-    Iterations,
     ReplayPlan,
     ReplayResult,
     TrialFailed,
+    Warmup,
 )
 from autotune.engine.supervisor import Description, Started
 from autotune.settings import TuneSettings
 from autotune.study.job import Job, make_job
+from autotune.study.stage import Stage
 from autotune.traffic.model import Trace, TraceRequest
 from objectives.classes import parse_classes
 from objectives.limits import parse_budget
 from objectives.samples import RequestSamples
+from objectives.steps import Steps
 from storage.records import TrialRecord
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study
@@ -117,21 +120,25 @@ def samples_of(speed: Speed, trace: Trace, *, seed: int = 0) -> RequestSamples:
     )
 
 
-def iterations_of(
-    candidate: Candidate, *, peak_running: int = PEAK_RUNNING, waiting: int = 0
-) -> Iterations:
+def steps_of(candidate: Candidate, *, peak_running: int = PEAK_RUNNING, waiting: int = 0) -> Steps:
     """Ten steps, none of them near a limit unless ``peak_running`` is at the cap."""
     ones = np.ones(10, dtype=np.int64)
     running = min(peak_running, int(candidate[SEQS])) * ones
-    return Iterations(
-        at_s=np.arange(10) / 10,
+    begun_s = np.arange(10) / 10
+    return Steps(
+        begun_s=begun_s,
+        planned_s=begun_s + 0.001,
+        done_s=begun_s + 0.09,
         prefill_tokens=16 * ones,
         decode_requests=running,
-        running=running,
+        requests=running + 1,
+        running=running + 0 * ones,
         waiting=waiting * ones,
         kv_usage=np.full(10, 0.2),
         preemptions=0 * ones,
-        gaps=running,
+        context_tokens=100 * running,
+        decode_kv_tokens=90 * running,
+        prefill_pairs=136 * ones,
     )
 
 
@@ -145,6 +152,8 @@ class ScriptedEngines:
         started: the arguments of each start; ``logs`` and ``plans`` likewise.
         alive: whether an engine runs now.
         device_uuids: the GPUs of what vLLM was asked about.
+        obstacle: why limits cannot be changed, None if they can.
+        limits: set one after the other.
     """
 
     truth: Truth = clear_knee
@@ -157,6 +166,10 @@ class ScriptedEngines:
     alive: bool = False
     kills: int = 0
     device_uuids: frozenset[str] = frozenset()
+    obstacle: str | None = None
+    limits: list[Mapping[str, int]] = field(default_factory=list)
+    limited: Mapping[str, int] = field(default_factory=dict)
+    clock_s: float = 0.0
     _replays: Counter[str] = field(default_factory=Counter)
     host_log: Path = Path("host.log")
 
@@ -180,7 +193,17 @@ class ScriptedEngines:
         if failure is not None:
             raise TrialFailed(failure)
         self.alive = True
-        return Started(INFO, 1.0, GROUND)
+        self.limited = {}
+        return Started(replace(INFO, live_obstacle=self.obstacle), 1.0, GROUND)
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        assert self.alive, "limits are those of a running engine"
+        self._fail_at("limit")
+        self.limited = {name: limits[name] for name in (TOKENS, SEQS)}
+        self.limits.append(limits)
+
+    def running(self) -> frozenset[Process]:
+        return frozenset()
 
     def replay(
         self, trace: Trace, plan: ReplayPlan, on_progress: Callable[[Mapping[str, Any]], None]
@@ -189,12 +212,20 @@ class ScriptedEngines:
         on_progress({"stage": "replay", "done": 1, "total": len(trace.requests)})
         self._fail_at("replay")
         self.on_replay(len(self.started) - 1)
-        candidate = self.started[-1]
+        candidate = {**self.started[-1], **self.limited}
         key = cell_key({TOKENS: candidate[TOKENS], SEQS: candidate[SEQS]})
         seed = int(candidate[TOKENS]) * 1000 + int(candidate[SEQS]) + 7 * self._replays[key]
         self._replays[key] += 1
         samples = samples_of(self.truth(candidate), trace, seed=seed)
-        return ReplayResult(samples, iterations_of(candidate), warmup_s=0.5, replay_s=4.0)
+        self.clock_s += 5.0
+        return ReplayResult(
+            samples,
+            steps_of(candidate),
+            Warmup(requests=plan.warmup_requests, passes=1, drift=0.0, seconds=0.5),
+            replay_s=4.0,
+            began_at=self.clock_s,
+            ended_at=self.clock_s + 4.5,
+        )
 
     def stop(self) -> float:
         self._fail_at("stop")
@@ -258,6 +289,7 @@ def job_of(
     *,
     classes: str = "",
     peak: int | None = None,
+    live: bool = False,
     described: Description = DESCRIPTION,
     **changes: Any,
 ) -> Job:
@@ -269,6 +301,7 @@ def job_of(
         parse_classes(classes),
         described,
         peak=peak,
+        live=live,
     )
 
 
@@ -303,6 +336,7 @@ def opened(
                 repository=repository,
                 optuna_study=study,
                 engines=engines,
+                stage=Stage(engines),
                 watcher=watcher,
                 log_folder=folder / "logs",
             )

@@ -1,0 +1,89 @@
+"""How a new study begins: whether its search can be live, and what its engine's steps take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from autotune.candidates.lattice import Tiles
+from autotune.engine.protocol import EngineInfo, TrialFailed
+from autotune.engine.supervisor import Description
+from autotune.settings import TuneSettings
+from autotune.study.calibrate import Sweeper, calibrate
+from autotune.study.job import Job, make_job
+from autotune.study.plan import CONFIRM_FROM
+from autotune.study.session import log_folder
+from autotune.study.stage import Stage
+
+
+class Listener(Protocol):
+    """Who is told what happens."""
+
+    def say(self, text: str) -> None: ...
+
+    def progress(self, body: Mapping[str, Any]) -> None: ...
+
+
+def searches_live(settings: TuneSettings, info: EngineInfo) -> bool:
+    """Whether the search may change limits on a running engine, as far as settings say."""
+    wanted = settings.fidelity == "auto" and settings.trials >= CONFIRM_FROM
+    return wanted and info.live_obstacle is None
+
+
+def first_job(
+    job: Job,
+    described: Description,
+    stage: Stage,
+    sweeper: Sweeper,
+    *,
+    listener: Listener,
+    name: str,
+) -> Job:
+    """Return the job with step times measured, where that is wanted and possible.
+
+    What stands in the way of live trials is said in one line, and every trial then restarts.
+
+    Args:
+        job: with ladders made without step times.
+        described: what vLLM makes of the user's arguments.
+        stage: gets the engine of the largest limits, and keeps it.
+        sweeper: measures its steps.
+        listener: told in words.
+        name: of the study.
+    """
+    settings = job.settings
+    if settings.trials < CONFIRM_FROM:
+        return job
+    obstacle = described.info.live_obstacle
+    if obstacle is None and settings.calibrate:
+        listener.say("calibrating: starting the engine of the largest limits")
+        log_path = log_folder(settings, name) / "calibrate.log"
+        tile = Tiles.parse(settings.tile).tokens
+        try:
+            calibrated = calibrate(
+                job,
+                stage,
+                sweeper,
+                tile=tile,
+                log_path=log_path,
+                on_progress=listener.progress,
+            )
+        except TrialFailed as outcome:
+            stage.kill()
+            obstacle = f"the engine of the largest limits does not run ({outcome.failure})"
+        else:
+            return make_job(
+                settings,
+                job.trace,
+                job.budget,
+                job.classes,
+                described,
+                peak=job.peak_concurrency,
+                live=job.live,
+                calibrated=calibrated,
+            )
+    if obstacle is not None and settings.fidelity == "auto":
+        listener.say(f"every trial restarts an engine: {obstacle}")
+        return replace(job, live=False)
+    return job

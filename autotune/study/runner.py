@@ -1,0 +1,175 @@
+"""One trial on real engines: the engine it needs, a replay, and whether that can be trusted."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.candidates.diagnosis import Load, summarise
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.engine.processes import Process
+from autotune.engine.protocol import Failure, ReplayPlan, ReplayResult
+from autotune.engine.supervisor import Started
+from autotune.forecast.pace import LEAST_FACTOR, Spell, drift, slow_spell
+from autotune.hardware.hardware_use import HardwareUse
+from autotune.hardware.sampler import HardwareSampler
+from autotune.study.costs import Fidelity
+from autotune.study.job import Job
+from autotune.study.replays import warmup_requests
+from autotune.study.stage import Stage, StageEngines
+from autotune.traffic.model import Trace
+from objectives.limits import Budget
+from objectives.steps import Steps
+
+REFERENCES = 6
+"""Accepted replays of one engine that the next one is compared with."""
+
+
+class Engines(StageEngines, Protocol):
+    """What trials need of an engine host; see ``autotune.engine.supervisor``."""
+
+    def replay(
+        self, trace: Trace, plan: ReplayPlan, on_progress: Callable[[Mapping[str, Any]], None]
+    ) -> ReplayResult: ...
+
+    def running(self) -> frozenset[Process]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What one trial yielded before it is judged.
+
+    Attributes:
+        replayed: on which engine did what.
+        started: that engine.
+        load: its steps, condensed.
+        hardware: what the sampler saw meanwhile.
+        spell: why the replay must not be scored, None if it may.
+        timings: seconds by name.
+    """
+
+    replayed: ReplayResult
+    started: Started
+    load: Load
+    hardware: HardwareUse
+    spell: Failure | None
+    timings: Mapping[str, float | None]
+
+
+class Runner:
+    """Runs trials one after the other.
+
+    Args:
+        job: whose window is replayed.
+        engines: replay.
+        stage: which of them runs.
+        on_progress: told how far a replay is.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        engines: Engines,
+        stage: Stage,
+        on_progress: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._job = job
+        self._engines = engines
+        self._stage = stage
+        self._on_progress = on_progress
+        self._ended_at: float | None = None
+        self._accepted: defaultdict[str, deque[Steps]] = defaultdict(
+            lambda: deque(maxlen=REFERENCES)
+        )
+        self._suspects: dict[str, Steps] = {}
+
+    def run(
+        self,
+        candidate: Candidate,
+        fidelity: Fidelity,
+        *,
+        salt: str,
+        log_path: Path,
+        budget: Budget | None,
+    ) -> Result:
+        """Get the engine that the fidelity asks for, and replay on it.
+
+        Args:
+            candidate: what is measured.
+            fidelity: on an engine started with it, or with its limits set.
+            salt: of the prompts, another one for each replay.
+            log_path: where the output of an engine goes that has to be started.
+            budget: in ms; the replay is cut short once it is lost. None: it is not.
+
+        Raises:
+            TrialFailed: the engine did not start, or died.
+        """
+        job = self._job
+        started, start_s = self._stage.ready(job, candidate, fidelity, log_path)
+        plan = ReplayPlan(
+            seed=job.settings.seed,
+            salt=salt,
+            warmup_requests=warmup_requests(job.trace, job.settings.warmup_s),
+            budget="" if budget is None else budget.text,
+            classes=" ".join(each.text for each in job.classes),
+        )
+        own = [process.pid for process in self._engines.running()]
+        with HardwareSampler(started.info.device_uuids, own_pids=own) as hardware:
+            replayed = self._engines.replay(job.trace, plan, self._on_progress)
+        count = len(job.trace.requests)
+        self._on_progress({"stage": "stop", "done": count, "total": count})
+        stop_s = self._stage.release(job, candidate, fidelity)
+        timings = {
+            "start_s": start_s,
+            "turnaround_s": None if self._ended_at is None else replayed.began_at - self._ended_at,
+            "warmup_s": replayed.warmup.seconds,
+            "replay_s": replayed.replay_s,
+            "stop_s": stop_s,
+        }
+        self._ended_at = replayed.ended_at
+        return Result(
+            replayed=replayed,
+            started=started,
+            load=summarise(
+                replayed.steps,
+                max_num_batched_tokens=int(candidate[TOKENS]),
+                max_num_seqs=int(candidate[SEQS]),
+            ),
+            hardware=hardware.result(),
+            spell=self._spell(candidate, fidelity, replayed.steps, started),
+            timings=timings,
+        )
+
+    def _spell(
+        self, candidate: Candidate, fidelity: Fidelity, steps: Steps, started: Started
+    ) -> Failure | None:
+        """Return why a replay is not to be trusted; one that is serves as a reference."""
+        job = self._job
+        live = fidelity == "live"
+        engine_args = job.envelope(candidate) if live else job.engine_args(candidate)
+        accepted = self._accepted[json.dumps(engine_args, sort_keys=True)]
+        limit = max(started.info.capture_sizes, default=None)
+        found = slow_spell(steps, reference=tuple(accepted), capture_limit=limit)
+        trial = f"{fidelity} {cell_key(candidate)}"
+        if found is None or self._is_its_own_pace(trial, found, steps):
+            accepted.append(steps)
+            self._suspects.pop(trial, None)
+            return None
+        self._suspects[trial] = steps
+        return Failure(
+            "slow_spell",
+            f"from {found.begin_s:.1f} to {found.end_s:.1f} s steps took {found.factor:.2f} "
+            "times as long as equal work did otherwise",
+        )
+
+    def _is_its_own_pace(self, trial: str, found: Spell, steps: Steps) -> bool:
+        """Whether the same trial was as slow throughout before: a spell would have passed."""
+        before = self._suspects.get(trial)
+        if before is None or found.begin_s > steps.begun_s[0]:
+            return False
+        change = drift(before, steps)
+        return change is not None and abs(change) < LEAST_FACTOR - 1
