@@ -20,7 +20,7 @@ import yaml
 from typer.main import get_command
 
 import autotune.errors
-from autotune import __version__, controller, tuning
+from autotune import __version__, tuning
 from autotune.candidates import diagnosis, starts
 from autotune.cli import show, signals, tune
 from autotune.cli.main import app
@@ -34,6 +34,7 @@ from autotune.study import (
     checkup,
     chunking,
     costs,
+    earned,
     findings,
     judgement,
     outlook,
@@ -287,8 +288,12 @@ def keys_written(module: ModuleType, function: str) -> list[str]:
 
 def engine_keys() -> list[str]:
     """Return what a complete trial says of its engine."""
-    stored = keys_written(controller, "_store")
-    assert "failed_requests" in stored
+    stored = [
+        key
+        for function in ("earn", "_cut_short", "engine_json")
+        for key in keys_written(earned, function)
+    ]
+    assert {"failed_requests", "warmup", "censored"} <= set(stored)
     return [*stored, *(each.name for each in fields(EngineInfo))]
 
 

@@ -49,6 +49,30 @@ TooLong = Annotated[
     typer.Option(help="What becomes of requests longer than max_model_len. [default: error]"),
 ]
 
+
+class FidelityPolicy(StrEnum):
+    """``autotune.settings.Fidelity``, named here so that help stays light."""
+
+    AUTO = "auto"
+    RESTART = "restart"
+
+
+Fidelity = Annotated[
+    FidelityPolicy | None,
+    typer.Option(
+        help="auto searches on a running engine and confirms by restarts; restart starts an "
+        "engine for each trial. [default: auto]"
+    ),
+]
+Calibrate = Annotated[
+    bool | None,
+    typer.Option(
+        "--calibrate/--no-calibrate",
+        help="Measure step times first, and search the sizes that they favour. "
+        "[default: calibrate]",
+    ),
+]
+
 # When a study gives up, and when it does not even begin.
 StartTimeout = Annotated[
     float | None, typer.Option(help="Longest time for an engine start. [default: 1800]")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli.options import (
+    Calibrate,
     Classes,
     DryRun,
+    Fidelity,
     Format,
     MaxFailures,
     OutputFormat,
@@ -64,9 +66,13 @@ def tune(
         int | None,
         typer.Option(help="Finished trials in all, resumed ones included. [default: 24]"),
     ] = None,
+    fidelity: Fidelity = None,
+    calibrate: Calibrate = None,
     warmup_s: Annotated[
         float | None,
-        typer.Option(help="Seconds of the window replayed before each measurement. [default: 10]"),
+        typer.Option(
+            help="Seconds of the window that warm up before each measurement. [default: 10]"
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of prompts and sampler. [default: 0]")] = None,
     storage: Storage = None,
@@ -102,6 +108,8 @@ def tune(
             "knobs": parse_knobs(knob) if knob else None,
             "tile": tile,
             "trials": trials,
+            "fidelity": fidelity,
+            "calibrate": calibrate,
             "warmup_s": warmup_s,
             "seed": seed,
             "storage": storage,

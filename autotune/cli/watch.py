@@ -22,7 +22,7 @@ from autotune.cli.signals import shown_by
 from autotune.cli.tables import at_least, console, duration, limits
 from autotune.cli.trial_table import TrialTable
 from autotune.study.eta import pace
-from autotune.study.plan import finished_trials
+from autotune.study.plan import finished_trials, live_to_come
 from autotune.study.view import absolute_budget
 from storage.records import StudyRecord, TrialRecord
 
@@ -38,6 +38,9 @@ _PARTS = {
 }
 _COUNTED = {"warmup": "requests", "replay": "requests", "calibrate": "steps"}
 """What is counted in the parts of which that can be said."""
+_REPEATS = ("confirm", "sentinel")
+"""Phases that repeat other trials by design, and not because one went wrong."""
+
 _BAR_WIDTH = 30
 _ROOM_FOR_A_BAR = 70
 
@@ -51,14 +54,22 @@ class _Study:
     table: TrialTable
     begun: bool = False
 
-    def left(self, trials: int, part: str, elapsed_s: float) -> str:
-        """Return in words how long so many trials still take."""
+    def left(self, trials: int, row: TrialRecord, part: str, elapsed_s: float) -> str:
+        """Return in words how long so many trials still take, ``row`` the first of them."""
         expected = pace(
             self.trials,
             window_s=float(self.record.spec["duration_s"]),
             warmup_s=float(self.record.fingerprint["warmup_s"]),
         )
-        left_s = expected.left_s(trials, part=part, elapsed_s=elapsed_s)
+        live = self.record.fingerprint.get("fidelity") == "live"
+        total = int(self.record.spec["trials"])
+        left_s = expected.left_s(
+            trials,
+            part=part,
+            elapsed_s=elapsed_s,
+            live=row.fidelity == "live",
+            live_later=live_to_come([*self.trials, row], total, live=live),
+        )
         if expected.measured:
             return f"about {duration(left_s)} left"
         return f"at least {at_least(left_s)} left"
@@ -148,7 +159,8 @@ class ScreenWatcher:
             self._print(study.table.heading())
             for earlier in study.trials:
                 self._print(study.row(earlier))
-        again = ", again" if row.replicate_of is not None and row.phase != "confirm" else ""
+        repeated = row.replicate_of is not None and row.phase not in _REPEATS
+        again = ", again" if repeated else ""
         label = (
             f"trial {row.number} ({position} of {total}{again}) {row.phase} "
             f"{limits(row.candidate)}"
@@ -157,10 +169,11 @@ class ScreenWatcher:
         self._running = _Running(
             label,
             self._clock(),
-            left=lambda part, elapsed_s: study.left(to_come, part, elapsed_s),
+            left=lambda part, elapsed_s: study.left(to_come, row, part, elapsed_s),
         )
         if not self._live.is_started:
-            self.say(f"{label}: starting an engine; {study.left(to_come, 'start', 0.0)}")
+            begins = "begins" if row.fidelity == "live" else "starting an engine"
+            self.say(f"{label}: {begins}; {study.left(to_come, row, 'start', 0.0)}")
 
     def progress(self, body: Mapping[str, Any]) -> None:
         running = self._running

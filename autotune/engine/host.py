@@ -205,7 +205,7 @@ class EngineHost:
         try:
             warmup, began_at = await self._warm_up(prepared[: body["warmup_requests"]], body)
             await self._engine.reset_prefix_cache()
-            await self._engine.keep_detail(body["detail"])
+            await self._engine.record(detail=body["detail"])
             passed = await self._pass("replay", prepared, salt=body["salt"], limits=body)
         # The trial boundary: an engine that dies under load may raise anything.
         except Exception as error:

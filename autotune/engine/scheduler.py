@@ -31,10 +31,12 @@ class Recorder:
     """Keeps one row a step, and if wanted who computed how many tokens in it.
 
     Attributes:
+        on: whether to keep anything.
         detail: whether to keep the tokens of each request, and the step at which it arrived.
     """
 
     def __init__(self) -> None:
+        self.on = True
         self.detail = False
         self._cells = array("d")
         self._in_flight: deque[int] = deque()
@@ -158,6 +160,8 @@ class _Watched:
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         if self.held or (self.one_in_flight and self.recorder.in_flight):
             return self._schedule_nothing(*args, **kwargs)
+        if not self.recorder.on:
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
         begun_s = time.perf_counter()
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         if output.total_num_scheduled_tokens:
@@ -252,8 +256,9 @@ def _core_pace(core: Any, held: bool, one_in_flight: bool) -> None:
     core.scheduler.one_in_flight = one_in_flight
 
 
-def _core_detail(core: Any, wanted: bool) -> None:
-    core.scheduler.recorder.detail = wanted
+def _core_record(core: Any, on: bool, detail: bool) -> None:
+    core.scheduler.recorder.on = on
+    core.scheduler.recorder.detail = detail
 
 
 def _core_take(core: Any) -> dict[str, Any]:
@@ -264,5 +269,5 @@ def _core_take(core: Any) -> dict[str, Any]:
 EngineCore.autotune_obstacle = _core_obstacle
 EngineCore.autotune_set_limits = _core_set_limits
 EngineCore.autotune_pace = _core_pace
-EngineCore.autotune_detail = _core_detail
+EngineCore.autotune_record = _core_record
 EngineCore.autotune_take = _core_take

@@ -206,10 +206,10 @@ class VllmEngine:
         """Hold all steps back, or plan each only when the one before it is done."""
         await self._call("autotune_pace", held, one_in_flight)
 
-    async def keep_detail(self, wanted: bool) -> None:
-        """Have who computed how many tokens recorded as well, or no longer."""
+    async def record(self, *, steps: bool = True, detail: bool = False) -> None:
+        """Say whether steps are recorded, and with them who computed how many tokens."""
         if self._watched:
-            await self._call("autotune_detail", wanted)
+            await self._call("autotune_record", steps, detail)
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         return await self._llm.engine_core.call_utility_async(name, *arguments)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.candidates.lattice import SEQS, TOKENS, Tiles
 from autotune.engine.live import LIVE_LIMITS
+from autotune.engine.protocol import EngineInfo, Failure, TrialFailed
+from autotune.errors import EnvironmentFault
 from autotune.forecast.grid import SweepPlan, sweep_plan
-from autotune.forecast.sweep import Calibrated
+from autotune.forecast.sweep import Calibrated, MeasuredRungs
+from autotune.settings import TuneSettings
 from autotune.study.job import Job
+from autotune.study.session import (
+    describe_engine,
+    end_earlier_runs,
+    engine_lease,
+    log_of_one_engine,
+    open_supervisor,
+)
 from autotune.study.stage import Stage
 from objectives.steps import Steps
 
@@ -24,6 +37,40 @@ class Sweeper(Protocol):
         limits: Mapping[str, int],
         on_progress: Callable[[Mapping[str, Any]], None],
     ) -> tuple[Steps, bool]: ...
+
+
+class Follower(Protocol):
+    """Who is told of the progress."""
+
+    def progress(self, body: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What ``autotune calibrate`` found: of which engine, and the ladders up to its limits."""
+
+    info: EngineInfo
+    calibrated: Calibrated
+    ladders: Mapping[str, Sequence[int]]
+    start_s: float
+    sweep_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "vllm_version": self.info.vllm_version,
+            "device": self.info.device,
+            "model": self.info.model,
+            **{name: self.info.resolved[name] for name in (TOKENS, SEQS)},
+            "max_model_len": self.info.max_model_len,
+            "kv_cache_tokens": self.info.kv_cache_tokens,
+            "work": None if self.info.work is None else self.info.work.to_json(),
+            "start_s": self.start_s,
+            "sweep_s": self.sweep_s,
+            "ladders": {name: list(rungs) for name, rungs in self.ladders.items()},
+            **self.calibrated.to_json(),
+        }
 
 
 def calibrate(
@@ -49,6 +96,23 @@ def calibrate(
         TrialFailed: the engine did not start, or died.
     """
     info = stage.start(job.envelope(job.baseline), log_path).started.info
+    return sweep(info, sweeper, tile=tile, on_progress=on_progress)
+
+
+def sweep(
+    info: EngineInfo,
+    sweeper: Sweeper,
+    *,
+    tile: int,
+    on_progress: Callable[[Mapping[str, Any]], None],
+) -> Calibrated:
+    """Measure the steps of the engine that runs, up to its own limits.
+
+    Raises:
+        TrialFailed: its limits cannot be changed, or it died.
+    """
+    if info.live_obstacle is not None:
+        raise TrialFailed(Failure("unknown", f"no step times: {info.live_obstacle}"))
     limits = {name: int(info.resolved.get(name) or 0) for name in LIVE_LIMITS}
     plan = sweep_plan(
         max_tokens=limits[TOKENS],
@@ -60,3 +124,40 @@ def calibrate(
     )
     steps, whole = sweeper.sweep(plan, limits, on_progress)
     return Calibrated.of(steps, whole=whole, capture_sizes=info.capture_sizes, work=info.work)
+
+
+def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
+    """Start an engine with the user's arguments, measure its steps, and stop it.
+
+    Raises:
+        UsageError: vLLM refuses the arguments, or the tile is none.
+        EnvironmentFault: the engine did not start, died, or cannot be measured.
+    """
+    tiles, name = Tiles.parse(settings.tile), "calibrate"
+    log = log_of_one_engine(settings, name)
+    with ExitStack() as stack:
+        end_earlier_runs(follower.say)
+        supervisor = stack.enter_context(open_supervisor(settings, name))
+        follower.say("asking vLLM for its defaults")
+        described = describe_engine(settings, supervisor).info
+        stack.enter_context(engine_lease(supervisor, described))
+        follower.say("starting an engine")
+        try:
+            started = supervisor.start({**settings.engine_args, "model": described.model}, log)
+            begun = time.perf_counter()
+            calibrated = sweep(
+                started.info, supervisor, tile=tiles.tokens, on_progress=follower.progress
+            )
+            sweep_s = time.perf_counter() - begun
+        except TrialFailed as outcome:
+            raise EnvironmentFault(str(outcome), hint=f"the engine's log is {log}") from outcome
+        # What was measured counts even if the engine will not go quietly.
+        with suppress(TrialFailed):
+            supervisor.stop()
+    rungs, resolved = MeasuredRungs(calibrated.calibration), started.info.resolved
+    low, top = max(tiles.tokens, 2 * tiles.seqs), int(resolved[TOKENS])
+    ladders = {
+        TOKENS: rungs.budgets(tiles.tokens, low, top) if low <= top else (top,),
+        SEQS: rungs.caps(tiles.seqs, int(resolved[SEQS])),
+    }
+    return Measured(started.info, calibrated, ladders, started.start_s, sweep_s)

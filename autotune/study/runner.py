@@ -85,7 +85,7 @@ class Runner:
         self._accepted: defaultdict[str, deque[Steps]] = defaultdict(
             lambda: deque(maxlen=REFERENCES)
         )
-        self._suspects: dict[str, Steps] = {}
+        self._suspects: dict[str, tuple[Steps, Spell]] = {}
 
     def run(
         self,
@@ -159,7 +159,7 @@ class Runner:
             accepted.append(steps)
             self._suspects.pop(trial, None)
             return None
-        self._suspects[trial] = steps
+        self._suspects[trial] = steps, found
         return Failure(
             "slow_spell",
             f"from {found.begin_s:.1f} to {found.end_s:.1f} s steps took {found.factor:.2f} "
@@ -167,9 +167,12 @@ class Runner:
         )
 
     def _is_its_own_pace(self, trial: str, found: Spell, steps: Steps) -> bool:
-        """Whether the same trial was as slow throughout before: a spell would have passed."""
-        before = self._suspects.get(trial)
-        if before is None or found.begin_s > steps.begun_s[0]:
+        """Whether the same trial was as slow at the same place before; a spell would be over."""
+        if trial not in self._suspects:
+            return False
+        before, earlier = self._suspects[trial]
+        both_s = min(found.end_s, earlier.end_s) - max(found.begin_s, earlier.begin_s)
+        if both_s < 0.5 * min(found.end_s - found.begin_s, earlier.end_s - earlier.begin_s):
             return False
         change = drift(before, steps)
-        return change is not None and abs(change) < LEAST_FACTOR - 1
+        return change is None or abs(change) < LEAST_FACTOR - 1

@@ -145,9 +145,9 @@ def test_a_baseline_that_does_not_start_exits_with_4(tune: Tune) -> None:
 
 
 def test_too_many_failures_exit_with_5(tune: Tune) -> None:
-    ran = tune(
-        failing("oom_start", baseline=False), "--trials", "9", "--max-failures-in-a-row", "2"
-    )
+    engines = failing("oom_start", baseline=False)
+    options = ("--trials", "9", "--max-failures-in-a-row", "2", "--fidelity", "restart")
+    ran = tune(engines, *options)
     assert (ran.code, ran.out) == (5, "")
     assert "error: 2 trials in a row failed with oom_start: the evidence" in ran.err
     assert states() == ["interrupted", "complete", "infeasible", "infeasible"]

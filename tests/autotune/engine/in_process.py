@@ -68,7 +68,7 @@ def replay(llm: LLMEngine) -> dict[str, Any]:
     """Replay the traffic; return who computed how many tokens in each step, and the totals."""
     core = llm.engine_core.engine_core
     core.autotune_take()
-    core.autotune_detail(True)
+    core.autotune_record(True, True)
     assert llm.reset_prefix_cache()
     recorder = core.scheduler.recorder
     waiting = list(enumerate(traffic()))

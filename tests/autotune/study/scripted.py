@@ -26,6 +26,7 @@ from autotune.engine.protocol import (
     Warmup,
 )
 from autotune.engine.supervisor import Description, Started
+from autotune.forecast.grid import SweepPlan
 from autotune.settings import TuneSettings
 from autotune.study.job import Job, make_job
 from autotune.study.stage import Stage
@@ -33,7 +34,7 @@ from autotune.traffic.model import Trace, TraceRequest
 from objectives.classes import parse_classes
 from objectives.limits import parse_budget
 from objectives.samples import RequestSamples
-from objectives.steps import Steps
+from objectives.steps import COLUMNS, Steps
 from storage.records import TrialRecord
 from storage.repository import Repository, open_repository
 from storage.study import close_optuna_study, open_optuna_study
@@ -153,7 +154,7 @@ class ScriptedEngines:
         alive: whether an engine runs now.
         device_uuids: the GPUs of what vLLM was asked about.
         obstacle: why limits cannot be changed, None if they can.
-        limits: set one after the other.
+        limits: set one after the other; ``swept`` the sweeps likewise.
     """
 
     truth: Truth = clear_knee
@@ -168,6 +169,7 @@ class ScriptedEngines:
     device_uuids: frozenset[str] = frozenset()
     obstacle: str | None = None
     limits: list[Mapping[str, int]] = field(default_factory=list)
+    swept: list[SweepPlan] = field(default_factory=list)
     limited: Mapping[str, int] = field(default_factory=dict)
     clock_s: float = 0.0
     _replays: Counter[str] = field(default_factory=Counter)
@@ -201,6 +203,28 @@ class ScriptedEngines:
         self._fail_at("limit")
         self.limited = {name: limits[name] for name in (TOKENS, SEQS)}
         self.limits.append(limits)
+
+    def sweep(
+        self,
+        plan: SweepPlan,
+        limits: Mapping[str, int],
+        on_progress: Callable[[Mapping[str, Any]], None],
+    ) -> tuple[Steps, bool]:
+        """Steps that take 1 ms and 1 ms for each 8 tokens."""
+        assert self.alive, "a sweep is of a running engine"
+        assert limits[TOKENS] == self.started[-1][TOKENS], "nothing is limited meanwhile"
+        self._fail_at("sweep")
+        self.swept.append(plan)
+        on_progress({"stage": "calibrate", "done": 1, "total": len(plan.coarse)})
+        tokens = np.array([*plan.coarse, *plan.fine], dtype=np.int64)
+        steps = Steps.from_rows(np.zeros((tokens.size, len(COLUMNS))))
+        return replace(
+            steps,
+            done_s=0.001 + tokens / 8000,
+            prefill_tokens=tokens,
+            requests=np.ones(tokens.size, dtype=np.int64),
+            prefill_pairs=tokens * (tokens + 1) // 2,
+        ), True
 
     def running(self) -> frozenset[Process]:
         return frozenset()

@@ -1,0 +1,85 @@
+"""``autotune calibrate``: what the steps of an engine take, and which limits that favours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.options import Format, OutputFormat
+
+if TYPE_CHECKING:
+    from autotune.study.calibrate import Measured
+
+
+def calibrate(
+    *,
+    model: Annotated[str, typer.Option(help="Path or hub name of the model, or demo:tiny-llama.")],
+    engine_arg: Annotated[
+        list[str] | None, typer.Option(help="vLLM engine argument, key=value. Repeatable.")
+    ] = None,
+    tile: Annotated[
+        str, typer.Option(help="Quanta of the two limits: tokens,sequences.")
+    ] = "128,8",
+    log_folder: Annotated[Path, typer.Option(help="Where the engine's log goes.")] = Path(
+        "autotune-logs"
+    ),
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write the JSON here as well, all steps in it.", show_default=False),
+    ] = None,
+    output_format: Format = OutputFormat.TABLE,
+) -> None:
+    """Measure an engine's step times, one step in flight, in under two minutes.
+
+    Shows where one more token makes a step dearer, and the ladders that follow.
+    """
+    import json
+
+    from autotune.cli.files import write_text
+    from autotune.cli.watch import ScreenWatcher
+    from autotune.settings import load_settings, parse_engine_args
+    from autotune.study.calibrate import calibrate_once
+    from autotune.user_files import check_destination
+
+    if output is not None:
+        check_destination(output)
+    settings = load_settings(
+        None,
+        {
+            "model": model,
+            "trace": "",
+            "engine_args": parse_engine_args(engine_arg or []),
+            "tile": tile,
+            "log_folder": log_folder,
+        },
+    )
+    with ScreenWatcher() as watcher:
+        measured = calibrate_once(settings, watcher)
+    text = json.dumps(measured.to_json(), allow_nan=False)
+    typer.echo(text if output_format is OutputFormat.JSON else "\n".join(_lines(measured)))
+    if output is not None:
+        write_text(output, text + "\n", hint="the result is on stdout")
+
+
+def _lines(measured: Measured) -> list[str]:
+    """Return table, plot and ladders."""
+    from autotune.cli.tables import plain_line
+    from autotune.forecast.words import plot_lines, table_lines
+
+    calibration = measured.calibrated.calibration
+    ladders = [f"{name}: {', '.join(map(str, rungs))}" for name, rungs in measured.ladders.items()]
+    whole = "" if measured.calibrated.whole else "The time was up before all was measured."
+    lines = [
+        f"{measured.info.device}, vLLM {measured.info.vllm_version}",
+        "",
+        *table_lines(calibration),
+        "",
+        *plot_lines(calibration),
+        "",
+        "Ladders that follow:",
+        *ladders,
+        *([whole] if whole else []),
+    ]
+    return [plain_line(line) for line in lines]
