@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.candidates.lattice import Candidate
+from autotune.candidates.lattice import Candidate, whole
 from autotune.cli.tables import figure, limits
-from autotune.study.costs import WORK_COST
+from autotune.study.costs import RATE, UTILIZATION, WORK_COST, work_metric
 
 if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
 
-RATE = "tokens_per_busy_s"
-
-_NAMES = {WORK_COST: "busy time per token", RATE: "work"}
-_UNITS = {RATE: "tokens per busy second"}
+_NAMES = {WORK_COST: "busy time for the same work", RATE: "work"}
 _ALIKE = 0.005
 """Relative changes below this are not worth a tired person's attention."""
 
@@ -34,12 +31,13 @@ def against(judgement: Judgement, base: Cell, chosen: Cell) -> list[str]:
     better: list[str] = []
     worse: list[str] = []
     alike: list[str] = []
-    for name in dict.fromkeys((*judgement.names[:2], "itl_p99", RATE)):
+    work = work_metric([base.metrics, chosen.metrics])
+    for name in dict.fromkeys((*judgement.names[:2], "itl_p99", work)):
         old, new = base.metrics.get(name), chosen.metrics.get(name)
         if old is None or new is None:
             continue
         change = _change(old, new)
-        group = worse if (change > 0) != (name == RATE) else better
+        group = worse if (change > 0) != (name == work) else better
         (alike if abs(change) < _ALIKE else group).append(_valued(name, old, new, change))
     name = limits(base.candidate)
     return [
@@ -63,12 +61,15 @@ def _change(old: float, new: float) -> float:
 
 
 def _valued(name: str, old: float, new: float, change: float) -> str:
-    digits = 0 if name == RATE else 1
-    values = (
-        f"{objective(name)} {figure(old, digits)} → {figure(new, digits)} {_UNITS.get(name, 'ms')}"
-    )
+    if name == RATE:
+        values = f"{figure(old, 0)} → {figure(new, 0)} tokens per busy second"
+    elif name == UTILIZATION:
+        values = f"{figure(100 * old)} → {figure(100 * new)} %"
+    else:
+        values = f"{figure(old)} → {figure(new)} ms"
     known = math.isfinite(change) and abs(change) >= _ALIKE
-    return f"{values} ({_percent(change)})" if known else values
+    aside = f" ({_percent(change)})" if known else ""
+    return f"{objective(name)} {values}{aside}"
 
 
 def trade(names: Sequence[str], changes: Sequence[float]) -> str:
@@ -123,4 +124,4 @@ def others_moved(own: Candidate, other: Candidate, knob: str) -> list[str]:
 
 
 def _octaves(own: Candidate, other: Candidate, knob: str) -> float:
-    return math.log2(float(other[knob]) / float(own[knob]))
+    return math.log2(whole(other[knob]) / whole(own[knob]))

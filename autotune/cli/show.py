@@ -21,7 +21,7 @@ _UNITS = {
     "output_throughput": "tokens/s",
     "total_token_throughput": "tokens/s",
     "tokens_per_busy_s": "tokens/s",
-    "utilization": "of the best trial's rate",
+    "utilization": "of the best FLOP/s",
 }
 
 
@@ -43,9 +43,9 @@ def show(
     import json
     import os
 
-    from autotune.cli.words import state_line, verdict_lines
+    from autotune.cli.words import calibration_lines, state_line, verdict_lines
     from autotune.study.judgement import verdict_json
-    from autotune.study.view import load_view
+    from autotune.study.view import calibration_of, load_view
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -63,13 +63,15 @@ def show(
     elif view.judgement is None:
         typer.echo(f"Study {plain_line(view.study.name)!r} has no finished trial yet.")
     else:
+        calibrated = calibration_lines(calibration_of(view.study))
         lines = verdict_lines(view.judgement, state=view.study.state)
-        typer.echo("\n".join([state_line(view), *lines]))
+        typer.echo("\n".join([state_line(view), *calibrated, *lines]))
 
 
 def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputFormat) -> None:
     import json
 
+    from autotune.cli.conditions import condition_lines
     from autotune.study.view import absolute_budget, trial_json
     from storage.codec import plain
 
@@ -79,7 +81,7 @@ def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputForma
         return
     typer.echo(
         f"Trial {record.number} of study {plain_line(view.study.name)!r}: "
-        f"{limits(record.candidate)}, {record.phase}, {record.state}"
+        f"{limits(record.candidate)}, {record.phase}, {record.fidelity}, {record.state}"
     )
     if record.failure_class is not None:
         typer.echo(f"{record.failure_class}: {record.failure_evidence}")
@@ -91,6 +93,8 @@ def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputForma
         for line in limit_lines(record, budget):
             typer.echo(line)
     for line in metric_lines(body["metrics"] or {}, record.intervals or {}):
+        typer.echo(line)
+    for line in condition_lines(record):
         typer.echo(line)
     for name, seconds in (record.timings or {}).items():
         typer.echo(f"{name:24}{figure(seconds, 3):>10} s")
@@ -119,7 +123,8 @@ def metric_lines(
 ) -> list[str]:
     """Return latencies in ms as a matrix of aggregates, then what is no latency.
 
-    The last column is the upper bound of p95, ``-`` where there is none.
+    The last column is the upper bound of p95, ``-`` where there is none. Utilization has a line
+    only in a study that is calibrated.
     """
     aggregates = ("mean", "p50", "p90", "p95", "p99", "max")
     split = {name: name.partition("_") for name in metrics}
@@ -144,4 +149,5 @@ def metric_lines(
     return lines + [
         f"{name:24}{figure(metrics[name], 3):>10} {_UNITS.get(name, '')}".rstrip()
         for name in sorted(others)
+        if name != "utilization" or metrics[name] is not None
     ]

@@ -6,14 +6,15 @@ Every column has its width before the first row is known, so that a row is the s
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.cli.tables import figure, limits, plain_line
+from autotune.cli.tables import figure, limits, plain_line, written
+from autotune.study.costs import RATE, UTILIZATION
 from autotune.study.counted import censored
-from autotune.study.view import feasible, headline
+from autotune.study.view import feasible, headline, is_calibrated
 from objectives.budget import margins
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _NUMBER, _PHASE, _LIMITS, _WORK, _BUDGET, _REMARK = (
     "trial", "phase", "tokens/seqs", "work", "budget", "diagnosis",
 )  # fmt: skip
 _LEFT = (_PHASE, _BUDGET, _REMARK)
-_UNITS = {_WORK: "tok/s"}
 _LEAST = {_NUMBER: 6, _PHASE: 8, _WORK: 7}
 _LEAST_LATENCY = 8
 _KNOB_HEADING = 13
@@ -57,6 +57,7 @@ class TrialTable:
     def __init__(self, study: StudyRecord, *, width: int) -> None:
         self._width = max(width, _NARROWEST)
         self._latencies = [name for name in headline(study) if name.startswith(_LATENCIES)]
+        self._calibrated = is_calibrated(study)
         self._ladders = study.fingerprint["ladders"]
         self._knobs = [name for name in self._ladders if name not in (TOKENS, SEQS)]
         self._layout = next(
@@ -117,7 +118,7 @@ class TrialTable:
             values = (map(str, self._ladders[limit]) for limit in (TOKENS, SEQS))
             return 1 + sum(max(map(len, texts)) for texts in values)
         if name in self._knobs:
-            return max(len(plain_line(str(value))) for value in self._ladders[name])
+            return max(len(plain_line(written(value))) for value in self._ladders[name])
         return _LEAST_LATENCY if name in self._latencies else _LEAST.get(name, 0)
 
     def _heading(self, name: str) -> list[str]:
@@ -125,8 +126,20 @@ class TrialTable:
             return [f"{name} "]
         if name in self._knobs:
             return _broken(name)
-        unit = "ms" if name in self._latencies else _UNITS.get(name)
-        return [name] if unit is None else [name, unit]
+        if name == _WORK:
+            return list(self._work_heading)
+        return [name, "ms"] if name in self._latencies else [name]
+
+    @property
+    def _work_heading(self) -> tuple[str, str]:
+        """What work is told by, and its unit."""
+        return ("util", "%") if self._calibrated else (_WORK, "tok/s")
+
+    def _work(self, metrics: Mapping[str, float | None]) -> str:
+        if not self._calibrated:
+            return figure(metrics.get(RATE), 0)
+        share = metrics.get(UTILIZATION)
+        return figure(None if share is None else 100 * share)
 
     def _cells(
         self, trial: TrialRecord, budget: Budget | None, *, winner: bool, terse: bool
@@ -137,9 +150,9 @@ class TrialTable:
             _NUMBER: f"{trial.number}{'*' if winner else ' '}",
             _PHASE: trial.phase,
             _LIMITS: limits({TOKENS: own[TOKENS], SEQS: own[SEQS]}),
-            **{name: plain_line(str(own[name])) for name in self._knobs},
+            **{name: plain_line(written(own[name])) for name in self._knobs},
             **{name: figure(metrics.get(name)) for name in self._latencies},
-            _WORK: figure(metrics.get("tokens_per_busy_s"), 0),
+            _WORK: self._work(metrics),
             _BUDGET: _met(feasible(budget, trial)),
             _REMARK: _remark(trial, budget, terse=terse),
         }
@@ -157,7 +170,8 @@ class TrialTable:
         figures = [f"{name} {cells[name]}" for name in self._knobs]
         if cells[_WORK] != "-":
             figures += [f"{name} {cells[name]} ms" for name in self._latencies]
-            figures.append(f"{_WORK} {cells[_WORK]} {_UNITS[_WORK]}")
+            heading, unit = self._work_heading
+            figures.append(f"{heading} {cells[_WORK]} {unit}")
         parts = [
             line for each in (*figures, cells[_REMARK], evidence) for line in self._indented(each)
         ]

@@ -18,6 +18,7 @@ from objectives.budget import margins
 from objectives.statistics import requests_needed
 
 if TYPE_CHECKING:
+    from autotune.forecast.calibration import Calibration
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
     from autotune.study.view import StudyView
@@ -65,6 +66,31 @@ def state_line(view: StudyView) -> str:
         f"{name}: {view.study.state}, {finished} trials. That is more than the {total} asked for, "
         "since this budget counts replays that another did not."
     )
+
+
+def calibration_lines(calibration: Calibration | None) -> list[str]:
+    """Return what a study's calibration found; nothing without one."""
+    if calibration is None:
+        return []
+    points, limit, best = (
+        calibration.points,
+        calibration.capture_limit,
+        calibration.best_flops_per_s,
+    )
+    parts = [
+        f"{len(points)} step sizes up to {points[-1].tokens} tokens"
+        if points
+        else "no prefill step"
+    ]
+    if limit is not None:
+        jumps = [e.jump_ratio for e in calibration.edges if e.kind == "capture"]
+        beyond = f", one token more takes {100 * jumps[0]:.0f} % longer" if jumps else ""
+        parts.append(f"CUDA graphs up to {limit} tokens{beyond}")
+    quantum, best = calibration.quantum, calibration.best_flops_per_s
+    parts.append("no quantum stands out" if quantum is None else f"quantum {quantum} tokens")
+    unknown = "work is not counted, so tokens are scored"
+    parts.append(unknown if best is None else f"best {best / 1e12:.3g} TFLOP/s")
+    return [f"Calibration: {'; '.join(parts)}."]
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """From trials to the numbers that a verdict compares: one row of costs a cell.
 
-All objectives are costs to minimise: two latencies in ms, and busy seconds per 1,000 useful
-tokens, which is the reciprocal of utilization.
+All objectives are costs to minimise: two latencies in ms, and the busy time that work takes: the
+reciprocal of utilization, or before there is a calibration busy seconds per 1,000 useful tokens.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,7 +25,9 @@ from objectives.statistics import bootstrap_draws
 from objectives.steps import request_arrays
 from storage.records import Json, TrialRecord
 
-WORK_COST = "busy_s_per_1k_tokens"
+WORK_COST = "work_cost"
+UTILIZATION = "utilization"
+RATE = "tokens_per_busy_s"
 OBJECTIVES = 3
 """How many costs a trial has."""
 
@@ -96,10 +98,28 @@ def objective_names(budget: Budget) -> tuple[str, str, str]:
 
 def costs_of(metrics: Mapping[str, float | None], names: Sequence[str]) -> tuple[float, ...]:
     """Return the objectives of one measurement; NaN where there is nothing to measure."""
-    rate = metrics.get("tokens_per_busy_s")
-    values = {**metrics, WORK_COST: 1000 / rate if rate else None}
+    values = {**metrics, WORK_COST: _work_cost(metrics)}
     found = (values.get(name) for name in names)
     return tuple(math.nan if value is None else float(value) for value in found)
+
+
+def work_metric(measured: Iterable[Mapping[str, float | None]]) -> str:
+    """Return the metric by which the work of these trials is scored and told.
+
+    A study is calibrated before its first trial or never, so all of its trials have a
+    utilization, or none has.
+    """
+    calibrated = any(metrics.get(UTILIZATION) is not None for metrics in measured)
+    return UTILIZATION if calibrated else RATE
+
+
+def _work_cost(metrics: Mapping[str, float | None]) -> float | None:
+    """Return 1 over utilization, or 1000 over tokens per busy second; None for no work at all."""
+    name = work_metric([metrics])
+    done = metrics.get(name)
+    if not done:
+        return None
+    return 1 / done if name == UTILIZATION else 1000 / done
 
 
 def gather_cells(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from autotune.candidates.lattice import Candidate
-from autotune.study.costs import Cell, Noise
+from autotune.study.costs import Cell, Noise, work_metric
 from autotune.study.counted import is_restart_of
 from objectives.arrays import F8
 from objectives.limits import Budget
@@ -32,7 +32,6 @@ DRIFT_LEAST = 0.05
 
 FEWEST_SENTINELS = 3
 
-_RATE = "tokens_per_busy_s"
 _COMPARED = ("kv_cache_tokens", "capture_sizes")
 
 
@@ -137,12 +136,13 @@ def assess_steadiness(
     Args:
         trials: those that count.
         cells: made of them.
-        budget: names the values that are looked at, beside the objectives and utilization.
+        budget: names the values that are looked at, beside latencies and work that are scored.
         names: of the objectives.
         baseline: whom the sentinels measure.
         noise: of the objectives, between repeats.
     """
-    metrics = dict.fromkeys([*(limit.key for limit in budget.limits), *names[:-1], _RATE])
+    work = work_metric(trial.metrics or {} for trial in trials)
+    metrics = dict.fromkeys([*(limit.key for limit in budget.limits), *names[:-1], work])
     sentinels = [trial for trial in trials if trial.phase == "sentinel"]
     own = sentinels + [trial for trial in trials if is_restart_of(trial, baseline)]
     engines = {trial.number: trial.engine or {} for trial in trials}

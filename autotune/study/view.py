@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune import __version__
 from autotune.export.document import Export
-from autotune.study.costs import Cell
+from autotune.forecast.calibration import Calibration
+from autotune.study.costs import RATE, UTILIZATION, Cell
 from autotune.study.counted import censored, is_restart_of
 from autotune.study.judgement import Judgement, judge, verdict_json
 from objectives.budget import is_feasible, resolve
@@ -17,8 +18,6 @@ from objectives.errors import ObjectiveError
 from objectives.limits import Budget, parse_budget
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import Repository
-
-RATE = "tokens_per_busy_s"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +59,7 @@ def trial_json(view: StudyView, trial: TrialRecord) -> dict[str, Any]:
         "fidelity": trial.fidelity,
         "replicate_of": trial.replicate_of,
         "candidate": dict(trial.candidate),
-        "metrics": None if trial.metrics is None else shown_metrics(view, trial.metrics),
+        "metrics": None if trial.metrics is None else dict(trial.metrics),
         "feasible": feasible(None if view.judgement is None else view.judgement.budget, trial),
         "failure": failure,
         "censored": censored(trial),
@@ -98,19 +97,16 @@ def absolute_budget(study: StudyRecord, trials: Sequence[TrialRecord]) -> Budget
         return None
 
 
-def shown_metrics(view: StudyView, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return metrics with ``utilization``: work rate over the best rate of the study.
+def is_calibrated(study: StudyRecord) -> bool:
+    """Whether the trials of a study have a utilization; else their work is a rate."""
+    calibration = calibration_of(study)
+    return calibration is not None and calibration.best_flops_per_s is not None
 
-    Without a calibration the best rate that the device could reach is unknown, so the ratio is
-    for reading only; what is scored is the rate itself.
-    """
-    rates = [
-        rate
-        for t in view.trials
-        if t.state == "complete" and (rate := (t.metrics or {}).get(RATE))
-    ]
-    own = metrics.get(RATE)
-    return {**metrics, "utilization": own / max(rates) if own and rates else None}
+
+def calibration_of(study: StudyRecord) -> Calibration | None:
+    """Return what the steps of a study's engine take, None where that was not measured."""
+    stored = study.spec.get("calibration")
+    return None if stored is None else Calibration.from_json(stored["calibration"])
 
 
 def make_export(view: StudyView, cell: Cell) -> Export:
@@ -119,13 +115,13 @@ def make_export(view: StudyView, cell: Cell) -> Export:
     pinned = dict(study.fingerprint["engine_args"])
     baseline = None
     if judgement is not None and judgement.baseline is not None:
-        baseline = shown_metrics(view, judgement.cells[judgement.baseline].metrics)
+        baseline = dict(judgement.cells[judgement.baseline].metrics)
     return Export(
         model=str(study.spec["model"]),
         candidate=dict(cell.candidate),
         engine_args={**pinned, **cell.candidate},
         provenance=provenance(view, cell),
-        metrics=shown_metrics(view, cell.metrics),
+        metrics=dict(cell.metrics),
         intervals={name: (pair[0], pair[1]) for name, pair in cell.intervals.items()},
         baseline=baseline,
         verdict=None if judgement is None else verdict_json(judgement),
@@ -137,8 +133,9 @@ def headline(study: StudyRecord) -> tuple[str, ...]:
     """Return the metrics that people judge by: what the budget names, and the usual few."""
     budget = parse_budget(study.spec["budget"])
     named = [limit.key for limit in budget.limits]
-    usual = ("ttft_p95", "tpot_p95", "itl_p99", "e2e_p95", "output_throughput", "utilization")
-    return tuple(dict.fromkeys([*named, *usual]))
+    usual = ("ttft_p95", "tpot_p95", "itl_p99", "e2e_p95", "output_throughput")
+    work = UTILIZATION if is_calibrated(study) else RATE
+    return tuple(dict.fromkeys([*named, *usual, work]))
 
 
 def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:

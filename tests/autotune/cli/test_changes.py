@@ -23,3 +23,17 @@ def test_a_latency_that_was_nothing_grows_without_a_percentage() -> None:
     assert worse in " ".join(against(judgement("knee", winner=1), base, chosen))
     assert relative(base, chosen) == (0.0, math.inf, 0.0)
     assert relative(base, base) == (0.0, 0.0, 0.0)
+
+
+def test_work_is_utilization_where_that_was_measured() -> None:
+    base, chosen = (
+        replace(each, metrics={**each.metrics, "utilization": share})
+        for each, share in (
+            (cell(limits(2048), 95.0, 2.0), 0.412),
+            (cell(limits(512), 95.0, 2.0), 0.453),
+        )
+    )
+    assert against(judgement("knee", winner=1), base, chosen)[0] == (
+        "Better than the baseline 2048/64: utilization 41.2 → 45.3 % (+10 %)."
+    )
+    assert "Worse" in against(judgement("knee", winner=1), chosen, base)[0]

@@ -29,7 +29,8 @@ def test_trials_as_json(autotune: Autotune, studies: str) -> None:
     assert trials[0]["feasible"] is False
     assert trials[0]["failure"] is None
     assert trials[0]["diagnosis"]["code"] == "under_loaded"
-    assert 0 < trials[0]["metrics"]["utilization"] <= 1
+    assert trials[0]["metrics"]["tokens_per_busy_s"] > 0
+    assert trials[0]["metrics"]["utilization"] is None
     failed = trials[1]
     assert failed["state"] == "infeasible"
     assert failed["failure"] == {"class": "oom_start", "evidence": "CUDA out of memory"}
@@ -142,7 +143,7 @@ def test_show_as_json(autotune: Autotune, studies: str) -> None:
 def test_show_one_trial(autotune: Autotune, studies: str) -> None:
     ran = autotune("show", "0", "--storage", studies)
     lines = ran.out.splitlines()
-    assert lines[0] == "Trial 0 of study 'knee': 2048/64, baseline, complete"
+    assert lines[0] == "Trial 0 of study 'knee': 2048/64, baseline, restart, complete"
     assert lines[1].startswith("under_loaded: nothing was chunked")
     heading = "ms mean p50 p90 p95 p99 max p95 <="
     assert lines[2].startswith("ttft_p95: ")
@@ -155,6 +156,8 @@ def test_show_one_trial(autotune: Autotune, studies: str) -> None:
     rates = {line.split()[0]: line.split()[-1] for line in lines if "/s" in line}
     assert rates["goodput"] == "requests/s"
     assert rates["tokens_per_busy_s"] == "tokens/s"
+    assert "utilization" not in rates
+    assert any(line.startswith("warm-up: ") for line in lines)
     assert any(line.startswith("replay_s ") and line.endswith(" s") for line in lines)
     assert lines[-1].startswith("engine log: ")
     ran = autotune("show", "1", "--storage", studies)

@@ -10,7 +10,7 @@ from autotune.cli.trial_table import TrialTable
 from autotune.study.view import absolute_budget
 from objectives.limits import parse_budget
 from storage.records import TrialRecord
-from tests.autotune.study.records import limits, record, study_record
+from tests.autotune.study.records import limits, record, study_record, with_best
 
 BUDGET = parse_budget("ttft_p95:300 tpot_p95:16")
 METRICS = {
@@ -50,6 +50,16 @@ def test_a_wide_table_has_everything() -> None:
         f"    3   search          512/8{3 * '         -'}        -  broken  infeasible: oom_start",
         "       CUDA out of memory",
     ]
+
+
+def test_a_calibrated_study_shows_utilization() -> None:
+    shares = (0.4567, None)
+    trials = [measured(n, metrics={**METRICS, "utilization": u}) for n, u in enumerate(shares)]
+    lines = shown(120, *trials, calibration=with_best(6e14))
+    assert lines[0].index("    util") == lines[1].index("       %")
+    assert ["45.7  met" in lines[3], "-  met" in lines[4]] == [True, True]
+    stacked = shown(40, trials[0], calibration=with_best(6e14))
+    assert "  util 45.7 %" in stacked
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_knee() -> None:
             "All in all it gains 31 % of the way from your limits to the best seen "
             "(90 % interval 20 to 40 %)."
         ),
-        "Moving on to 768/64: ttft_p95 -20 %, but busy time per token +50 %.",
+        "Moving on to 768/64: ttft_p95 -20 %, but busy time for the same work +50 %.",
         "Moving on to 2048/64: only a loss, ttft_p95 +10 %, tpot_p95 without bound.",
         (
             "How sure: in 72% of 300 resamples 512/64 is best, and 512/64 or 768/64 in 90 % of "

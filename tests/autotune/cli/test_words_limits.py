@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from autotune.cli.words import state_line, time_line, verdict_lines
+from autotune.cli.words import calibration_lines, state_line, time_line, verdict_lines
 from autotune.study.view import StudyView
 from objectives.knee import TradeOff
 from objectives.limits import Budget, parse_budget
@@ -17,7 +18,7 @@ from tests.autotune.cli.judgements import (
     cell,
     judgement,
 )
-from tests.autotune.study.records import limits, record, study_record
+from tests.autotune.study.records import limits, record, study_record, with_best
 
 
 def test_which_limit_holds_the_winner_back_and_what_moving_it_did() -> None:
@@ -28,7 +29,7 @@ def test_which_limit_holds_the_winner_back_and_what_moving_it_did() -> None:
     )
     assert lines[at + 1] == (
         "Raising max_num_batched_tokens, as at 768/64: ttft_p95 -17 %, but tpot_p95 +17 %, "
-        "busy time per token +10 %."
+        "busy time for the same work +10 %."
     )
     assert not any(line.startswith("Moving on to 768/64") for line in lines)
 
@@ -41,7 +42,8 @@ def test_a_limit_that_was_moved_together_with_another() -> None:
     )
     assert (
         "Raising max_num_batched_tokens, as at 2048/32 (with another max_num_seqs too): "
-        "ttft_p95 -47 %, but tpot_p95 +109 %, busy time per token +10 %; it breaks the budget."
+        "ttft_p95 -47 %, but tpot_p95 +109 %, busy time for the same work +10 %; it breaks the "
+        "budget."
     ) in lines
 
 
@@ -143,7 +145,7 @@ def test_a_front_without_a_knee_and_an_objective_without_a_difference() -> None:
     ) in lines
     assert lines[-2] == (
         "Not counted, since those that keep the budget differ in it by less than repeats of one "
-        "do: busy time per token."
+        "do: busy time for the same work."
     )
     lines = verdict_lines(
         judgement("knee", winner=1, used=(True, False, True), budget=Budget(), kept=None)
@@ -200,3 +202,32 @@ def test_a_study_may_have_more_trials_than_were_asked_for() -> None:
         "Study 'study': running, 10 trials. That is more than the 8 asked for, since this budget "
         "counts replays that another did not."
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {},
+            (
+                "3 step sizes up to 513 tokens; CUDA graphs up to 512 tokens, one token more "
+                "takes 15 % longer; quantum 128 tokens; best 612 TFLOP/s"
+            ),
+        ),
+        (
+            {"edges": (), "quantum": None},
+            (
+                "3 step sizes up to 513 tokens; CUDA graphs up to 512 tokens; no quantum stands "
+                "out; best 612 TFLOP/s"
+            ),
+        ),
+        (
+            {"points": (), "edges": (), "capture_sizes": (), "best_flops_per_s": None},
+            "no prefill step; quantum 128 tokens; work is not counted, so tokens are scored",
+        ),
+    ],
+)
+def test_a_calibration_in_one_line(changes: dict[str, Any], said: str) -> None:
+    calibration = replace(with_best(6.12e14), **changes)
+    assert calibration_lines(calibration) == [f"Calibration: {said}."]
+    assert calibration_lines(None) == []

@@ -8,6 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate
+from autotune.forecast.calibration import Batch, Calibration, Point
+from autotune.forecast.edges import Edge
 from objectives.classes import parse_classes
 from objectives.limits import parse_budget
 from objectives.measurement import measure
@@ -61,8 +63,26 @@ def record(
     return TrialRecord(**values)
 
 
+def with_best(best_flops_per_s: float | None) -> Calibration:
+    """A calibration with CUDA graphs up to 512 tokens that repeats its edges every 128."""
+    return Calibration(
+        points=(Point(1, 5.0, 0.1, 5), Point(512, 8.0, 0.1, 5), Point(513, 9.2, 0.1, 5)),
+        batches=(Batch(8, 800.0, 6.0, 0.1, 5),),
+        edges=(Edge(512, 513, 1.2, 0.15, "capture"),),
+        quantum=128,
+        capture_sizes=(256, 512),
+        kv_token_ns=1.0,
+        pair_ns=None,
+        best_flops_per_s=best_flops_per_s,
+    )
+
+
 def study_record(
-    *, window_s: float = 60.0, knobs: Mapping[str, list[Any]] | None = None, **settings: Any
+    *,
+    window_s: float = 60.0,
+    knobs: Mapping[str, list[Any]] | None = None,
+    calibration: Calibration | None = None,
+    **settings: Any,
 ) -> StudyRecord:
     """A study of the scripted job with these settings and knobs, as it stands in the database."""
     job = job_of(**settings)
@@ -73,7 +93,11 @@ def study_record(
         created_at="2026-11-01T10:00:00+00:00",
         updated_at="2026-11-01T10:00:00+00:00",
         fingerprint={**fingerprint, "ladders": {**fingerprint["ladders"], **(knobs or {})}},
-        spec={**job.spec(), "duration_s": window_s},
+        spec={
+            **job.spec(),
+            "duration_s": window_s,
+            "calibration": calibration and {"calibration": calibration.to_json()},
+        },
         state="running",
         verdict=None,
     )

@@ -13,6 +13,7 @@ from autotune.study.costs import (
     gather_cells,
     objective_names,
     replicate_noise,
+    work_metric,
 )
 from objectives.limits import parse_budget
 from objectives.statistics import aggregate
@@ -34,8 +35,31 @@ def test_objectives_follow_the_budget() -> None:
     )  # fmt: skip
 
 
-def test_work_is_busy_seconds_per_thousand_tokens() -> None:
+def test_without_a_calibration_work_costs_busy_seconds_per_thousand_tokens() -> None:
     assert costs_of(metrics(100, 10, 500), NAMES) == (100, 10, 2.0)
+    assert costs_of({**metrics(100, 10, 500), "utilization": None}, NAMES) == (100, 10, 2.0)
+
+
+def test_with_a_calibration_work_costs_the_reciprocal_of_utilization() -> None:
+    assert costs_of({**metrics(100, 10, 500), "utilization": 0.4}, NAMES) == (100, 10, 2.5)
+    # Never in the unit of tokens, where the other trials are in that of utilization.
+    assert math.isnan(costs_of({**metrics(100, 10, 500), "utilization": 0.0}, NAMES)[2])
+
+
+def test_work_is_told_by_utilization_where_trials_have_it() -> None:
+    plain = {**metrics(100, 10), "utilization": None}
+    assert work_metric([]) == work_metric([plain, metrics(1, 1)]) == "tokens_per_busy_s"
+    assert work_metric([plain, {**plain, "utilization": 0.4}]) == "utilization"
+
+
+def test_a_cell_of_a_calibrated_study_is_scored_by_utilization() -> None:
+    trials = [
+        record(n, metrics={**metrics(100, 10), "utilization": share})
+        for n, share in enumerate((0.4, 0.9))
+    ]
+    (cell,) = gather_cells(trials, NO_BUDGET, NAMES)
+    assert cell.costs[2] == pytest.approx(1 / 0.6)
+    assert cell.metrics["utilization"] == pytest.approx(0.6)
 
 
 def test_what_was_not_measured_is_nan() -> None:

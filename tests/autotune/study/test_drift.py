@@ -68,6 +68,23 @@ def test_the_spread_of_sentinels() -> None:
     assert (found["ttft_p95"].trials, found["tpot_p95"].sigma) == (2, 0.0)
 
 
+def test_work_is_looked_at_as_it_is_scored() -> None:
+    shares = (0.51, 0.50, 0.52)
+    trials = [
+        measured(
+            n,
+            100.0,
+            live=n > 0,
+            phase="sentinel" if n else "baseline",
+            metrics={"ttft_p95": 100.0, "tokens_per_busy_s": 1000.0, "utilization": share},
+        )
+        for n, share in enumerate(shares)
+    ]
+    found = assessed(trials).spread
+    assert found.keys() == {"ttft_p95", "utilization"}
+    assert found["utilization"].sigma == pytest.approx(math.log(1.04) / math.sqrt(2))
+
+
 def test_one_sentinel_has_no_spread_and_two_have_no_trend() -> None:
     assert assessed([baseline(0, 9.0, live=False), baseline(1, 9.0)]).spread == {}
     trials = [baseline(n, 100.0, live=n > 1) for n in range(4)]

@@ -6,9 +6,17 @@ import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.protocol import Failure, TrialFailed
-from autotune.study.view import StudyView, load_view, make_export, shown_metrics, trial_json
+from autotune.study.view import (
+    StudyView,
+    calibration_of,
+    headline,
+    is_calibrated,
+    load_view,
+    make_export,
+    trial_json,
+)
 from storage.errors import UnknownStudy
-from tests.autotune.study.records import record
+from tests.autotune.study.records import record, study_record, with_best
 from tests.autotune.study.scripted import BASELINE, Running, ScriptedEngines, job_of, opened
 
 
@@ -63,12 +71,25 @@ def test_trials_by_state(view: StudyView) -> None:
     assert shown[2]["metrics"] is shown[2]["diagnosis"] is shown[2]["timings"] is None
 
 
-def test_utilization_is_relative_to_the_best_trial(view: StudyView) -> None:
+def test_metrics_are_shown_as_measured(view: StudyView) -> None:
     shown = [trial_json(view, trial)["metrics"] for trial in view.trials]
-    known = [metrics["utilization"] for metrics in shown if metrics is not None]
-    assert max(known) == 1.0
-    assert min(known) < 1.0
-    assert shown_metrics(view, {"tokens_per_busy_s": None})["utilization"] is None
+    assert shown == [trial.metrics for trial in view.trials]
+    assert shown[0]["utilization"] is None
+    assert not is_calibrated(view.study)
+
+
+def test_headlines_tell_work_as_it_is_scored(view: StudyView) -> None:
+    assert headline(view.study)[-1] == "tokens_per_busy_s"
+    calibrated = study_record(calibration=with_best(6e14))
+    assert headline(calibrated)[-1] == "utilization"
+    uncounted = study_record(calibration=with_best(None))
+    assert not is_calibrated(uncounted)
+    assert headline(uncounted)[-1] == "tokens_per_busy_s"
+
+
+def test_the_calibration_is_read_back() -> None:
+    assert calibration_of(study_record()) is None
+    assert calibration_of(study_record(calibration=with_best(6e14))) == with_best(6e14)
 
 
 def test_a_trial_is_not_judged_before_there_is_a_judgement(view: StudyView) -> None:
