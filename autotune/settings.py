@@ -7,6 +7,7 @@ import math
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ from autotune.user_files import read_small
 from objectives.errors import nearest
 
 Scalar = int | float | str | bool
+Value = Scalar | tuple[Scalar, ...]
+"""Of a knob; written as a list, and kept as one that can be compared and be a key."""
 TooLong = Literal["error", "skip", "truncate"]
 """What becomes of requests longer than ``max_model_len``."""
 Fidelity = Literal["auto", "restart"]
@@ -84,7 +87,7 @@ class TuneSettings(BaseModel):
     classes: str | None = None
     too_long: TooLong = "error"
     engine_args: dict[str, Any] = Field(default_factory=dict)
-    knobs: dict[str, list[Scalar]] = Field(default_factory=dict)
+    knobs: dict[str, list[Value]] = Field(default_factory=dict)
     tile: str = "128,8"
     trials: int = Field(default=24, ge=1, le=10_000)
     fidelity: Fidelity = "auto"
@@ -132,7 +135,7 @@ class TuneSettings(BaseModel):
 
     @field_validator("knobs")
     @classmethod
-    def _values_given(cls, knobs: dict[str, list[Scalar]]) -> dict[str, list[Scalar]]:
+    def _values_given(cls, knobs: dict[str, list[Value]]) -> dict[str, list[Value]]:
         for name, values in knobs.items():
             if reason := RESERVED_ARGUMENTS.get(name):
                 raise ValueError(f"knob {name} cannot be set: {reason}")
@@ -140,9 +143,14 @@ class TuneSettings(BaseModel):
                 raise ValueError(f"knob {name} has no values")
             if len({(type(value), value) for value in values}) < len(values):
                 raise ValueError(f"knob {name} names a value twice")
-            if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+            lists = [value for value in values if isinstance(value, tuple)]
+            # No option of `vllm serve` takes them, so that they could not be exported.
+            if any(not each or any(isinstance(v, bool) for v in each) for each in lists):
+                raise ValueError(f"knob {name} takes lists of numbers or words, one at least")
+            parts = [*(v for v in values if not isinstance(v, tuple)), *chain(*lists)]
+            if any(isinstance(value, float) and not math.isfinite(value) for value in parts):
                 raise ValueError(f"knob {name} has a value that is not a finite number")
-            if any(isinstance(value, int) and abs(value) >= 2**63 for value in values):
+            if any(isinstance(value, int) and abs(value) >= 2**63 for value in parts):
                 raise ValueError(f"knob {name} has a value of more than 64 bits")
             if name in _LIMITS and not all(_is_limit(value) for value in values):
                 raise ValueError(f"knob {name} takes whole numbers from 1 to {_MAX_LIMIT}")
@@ -302,21 +310,37 @@ def parse_engine_args(items: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def parse_knobs(items: Sequence[str]) -> dict[str, list[Scalar]]:
-    """Read ``name=a,b,c`` with the values as YAML scalars.
+def parse_knobs(items: Sequence[str]) -> dict[str, list[Value]]:
+    """Read ``name=a,b,c`` with the values as YAML scalars, or as lists such as ``[1,2],[1,4]``.
 
     Raises:
-        UsageError: a knob without values, or a value that is no scalar.
+        UsageError: a knob without values, or a value that is neither.
     """
-    knobs: dict[str, list[Scalar]] = {}
+    knobs: dict[str, list[Value]] = {}
     for name, text in _pairs(items, option="--knob", example=_KNOB_EXAMPLE):
-        values = [_yaml(part, option="--knob", name=name) for part in text.split(",")]
-        if not all(isinstance(value, int | float | str | bool) for value in values):
+        values = [_yaml(part, option="--knob", name=name) for part in _split(text)]
+        parts = chain(*(value if isinstance(value, list) else [value] for value in values))
+        if not all(isinstance(part, int | float | str | bool) for part in parts):
             raise UsageError(
                 f"--knob {name}: {text!r} is not a list of plain values", hint=_KNOB_EXAMPLE
             )
-        knobs[name] = values
+        knobs[name] = [tuple(value) if isinstance(value, list) else value for value in values]
     return knobs
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas, but at none within a value that begins with a bracket."""
+    parts: list[str] = []
+    begin = depth = 0
+    for at, character in enumerate(text):
+        if character == "[" and (depth or not text[begin:at].strip()):
+            depth += 1
+        elif character == "]" and depth:
+            depth -= 1
+        elif character == "," and not depth:
+            parts.append(text[begin:at])
+            begin = at + 1
+    return [*parts, text[begin:]]
 
 
 def _pairs(items: Sequence[str], *, option: str, example: str) -> list[tuple[str, str]]:

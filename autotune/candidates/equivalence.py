@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autotune.candidates.lattice import SEQS, Candidate, Lattice, cell_key
+from autotune.candidates.lattice import SEQS, Candidate, Lattice, cell_key, integer
 
 CAPTURE_CEILING = 512
 """vLLM captures CUDA graphs for up to twice ``max_num_seqs`` tokens, and for no more than this."""
@@ -35,9 +35,9 @@ def equivalent_cells(lattice: Lattice, observed: Iterable[Observed]) -> dict[str
     same largest graph are alike.
     """
     represented: dict[str, str] = {}
-    caps = [int(cap) for cap in lattice.ladders[SEQS]]
+    caps = [integer(cap) for cap in lattice.ladders[SEQS]]
     for measured in observed:
-        own_cap, peak = int(measured.candidate[SEQS]), measured.peak_running
+        own_cap, peak = integer(measured.candidate[SEQS]), measured.peak_running
         if peak is None or peak >= own_cap:
             continue
         own = cell_key(measured.candidate)

@@ -19,12 +19,40 @@ TOKENS = "max_num_batched_tokens"
 SEQS = "max_num_seqs"
 
 Scalar = int | float | str | bool
-Candidate = Mapping[str, Scalar]
+Value = Scalar | tuple[Scalar, ...]
+"""Of an engine argument that is searched; JSON has a list where we have a tuple."""
+Candidate = Mapping[str, Value]
 
 MAX_TOKEN_STEPS = 12
 MAX_SEQ_STEPS = 11
 MAX_CELLS = 100_000
 """More than any study could try; all cells are looked at between trials."""
+
+
+def value_of(plain: Any) -> Any:
+    """Return a value as ladders hold it, whether it comes from YAML, JSON or a ladder."""
+    return tuple(plain) if isinstance(plain, list) else plain
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as YAML, JSON and vLLM have it: a list for a tuple."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``plain_value`` of each."""
+    return {name: plain_value(value) for name, value in values.items()}
+
+
+def integer(value: Value) -> int:
+    """Return the value of an argument that only has whole numbers, such as the two limits.
+
+    Raises:
+        TypeError: it is a list.
+    """
+    if isinstance(value, tuple):
+        raise TypeError(f"{value!r} is no number")
+    return int(value)
 
 
 def cell_key(candidate: Candidate) -> str:
@@ -68,10 +96,10 @@ class Lattice:
         off_tile: values that are on a ladder only because the baseline has them.
     """
 
-    ladders: Mapping[str, tuple[Scalar, ...]]
-    off_tile: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    ladders: Mapping[str, tuple[Value, ...]]
+    off_tile: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
-    def cells(self) -> list[dict[str, Scalar]]:
+    def cells(self) -> list[dict[str, Value]]:
         """Return all candidates that vLLM's own rule allows: a step has room for each sequence."""
         names = list(self.ladders)
         products = itertools.product(*self.ladders.values())
@@ -79,57 +107,66 @@ class Lattice:
         return [cell for cell in cells if is_consistent(cell)]
 
     def indices(self, candidate: Candidate) -> dict[str, int]:
-        """Return the position of each value on its ladder.
+        """Return the position of each value on its ladder; lists may be such as JSON has.
 
         Raises:
             ValueError: a value is not on its ladder.
         """
-        return {name: ladder.index(candidate[name]) for name, ladder in self.ladders.items()}
+        return {
+            name: ladder.index(value_of(candidate[name])) for name, ladder in self.ladders.items()
+        }
 
-    def at(self, indices: Mapping[str, int]) -> dict[str, Scalar]:
+    def at(self, indices: Mapping[str, int]) -> dict[str, Value]:
         """Return the candidate at these positions."""
         return {name: ladder[indices[name]] for name, ladder in self.ladders.items()}
 
     def nearest(
         self, candidate: Candidate, allowed: Callable[[Candidate], bool]
-    ) -> dict[str, Scalar] | None:
+    ) -> dict[str, Value] | None:
         """Return the allowed cell with the fewest ladder steps to ``candidate``, None if none.
 
         ``candidate`` may lie off the ladders in its numbers. Ties go to the smaller step budget
-        and the smaller cap, so that the choice is the same on every run.
+        and the smaller cap, then to what stands first, so that the choice is the same on every
+        run.
         """
         cells = [cell for cell in self.cells() if allowed(cell)]
         if not cells:
             return None
-        return min(cells, key=lambda cell: (self._steps(cell, candidate), list(cell.values())))
+        return min(
+            cells,
+            key=lambda cell: (self._steps(cell, candidate), list(self.indices(cell).values())),
+        )
 
     def _steps(self, cell: Candidate, target: Candidate) -> float:
         return sum(
-            abs(ladder.index(cell[name]) - _position(ladder, target[name]))
+            abs(ladder.index(cell[name]) - _position(ladder, value_of(target[name])))
             for name, ladder in self.ladders.items()
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "ladders": {name: list(values) for name, values in self.ladders.items()},
-            "off_tile": {name: list(values) for name, values in self.off_tile.items()},
-        }
+        return {"ladders": _plain_ladders(self.ladders), "off_tile": _plain_ladders(self.off_tile)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         return cls(
-            ladders={name: tuple(values) for name, values in data["ladders"].items()},
-            off_tile={name: tuple(values) for name, values in data["off_tile"].items()},
+            **{
+                part: {name: tuple(map(value_of, values)) for name, values in data[part].items()}
+                for part in ("ladders", "off_tile")
+            }
         )
+
+
+def _plain_ladders(ladders: Mapping[str, tuple[Value, ...]]) -> dict[str, list[Any]]:
+    return {name: list(map(plain_value, values)) for name, values in ladders.items()}
 
 
 def is_consistent(candidate: Candidate) -> bool:
     """Whether the step budget has room for one token of each sequence, as vLLM demands."""
     tokens, seqs = candidate.get(TOKENS), candidate.get(SEQS)
-    return tokens is None or seqs is None or int(tokens) >= int(seqs)
+    return tokens is None or seqs is None or integer(tokens) >= integer(seqs)
 
 
-def _position(ladder: Sequence[Scalar], value: Scalar) -> float:
+def _position(ladder: Sequence[Value], value: Value) -> float:
     """Return where a value lies on a ladder, between rungs on a logarithmic scale."""
     if value in ladder:
         return float(ladder.index(value))
@@ -233,7 +270,7 @@ def build_lattice(
     longest_prompt: int,
     peak_concurrency: int,
     baseline: Candidate,
-    knobs: Mapping[str, Sequence[Scalar]] | None = None,
+    knobs: Mapping[str, Sequence[Value]] | None = None,
     measured: Measured | None = None,
 ) -> Lattice:
     """Return the ladders for a study.
@@ -261,9 +298,9 @@ def build_lattice(
                 f"the tile leaves no value for {name}: nothing up to {top} is a multiple",
                 hint="choose a smaller --tile",
             )
-    ladders: dict[str, tuple[Scalar, ...]] = {
-        TOKENS: _with_baseline(tokens, int(baseline[TOKENS]), MAX_TOKEN_STEPS, rungs.kept),
-        SEQS: _with_baseline(seqs, int(baseline[SEQS]), MAX_SEQ_STEPS, rungs.kept),
+    ladders: dict[str, tuple[Value, ...]] = {
+        TOKENS: _with_baseline(tokens, integer(baseline[TOKENS]), MAX_TOKEN_STEPS, rungs.kept),
+        SEQS: _with_baseline(seqs, integer(baseline[SEQS]), MAX_SEQ_STEPS, rungs.kept),
     }
     for name, options in knobs.items():
         own = baseline.get(name)
@@ -271,18 +308,17 @@ def build_lattice(
     check_size(map(len, ladders.values()))
     tile_of = {TOKENS: tiles.tokens, SEQS: tiles.seqs}
     off_tile = {
-        name: tuple(value for value in ladders[name] if int(value) % tile)
+        name: tuple(value for value in ladders[name] if integer(value) % tile)
         for name, tile in tile_of.items()
         if name not in knobs
     }
     return Lattice(ladders, {name: values for name, values in off_tile.items() if values})
 
 
-def _ladder(values: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """Return numbers in ascending order, so that ladder steps mean ratios; words as given."""
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return tuple(sorted(values, key=float))
-    return tuple(values)
+def _ladder(values: Sequence[Value]) -> tuple[Value, ...]:
+    """Return numbers in ascending order, so that ladder steps mean ratios; others as given."""
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return tuple(sorted(numbers)) if len(numbers) == len(values) else tuple(values)
 
 
 def _with_baseline(

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, Scalar, cell_key
+from autotune.candidates.lattice import (
+    SEQS,
+    TOKENS,
+    Candidate,
+    Lattice,
+    Value,
+    cell_key,
+    integer,
+)
 
 CHAT_PROMPT_TOKENS = 1000
 """A median prompt below this is a short chat."""
@@ -25,7 +33,7 @@ class Start:
     """A starting point and the rule that it stands for."""
 
     rule: str
-    candidate: dict[str, Scalar]
+    candidate: dict[str, Value]
 
 
 def starting_points(
@@ -41,7 +49,7 @@ def starting_points(
     Sources: practitioners' accounts. For short chats a step budget of 8 times the sequence cap;
     for long documents 2048 to 4096; in any case twice the sequence cap, from where people double.
     """
-    seqs = int(np.clip(int(baseline[SEQS]), *COMMON_SEQS))
+    seqs = int(np.clip(integer(baseline[SEQS]), *COMMON_SEQS))
     rules: list[tuple[str, int]] = []
     if np.percentile(input_lengths, 95) > DOCUMENT_PROMPT_TOKENS:
         rules += [("documents: budget 2048", 2048), ("documents: budget 4096", 4096)]

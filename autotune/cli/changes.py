@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.candidates.lattice import Candidate, whole
+from autotune.candidates.lattice import Candidate, integer
 from autotune.cli.tables import figure, limits
 from autotune.study.costs import RATE, UTILIZATION, WORK_COST, work_metric
 
@@ -124,4 +124,4 @@ def others_moved(own: Candidate, other: Candidate, knob: str) -> list[str]:
 
 
 def _octaves(own: Candidate, other: Candidate, knob: str) -> float:
-    return math.log2(whole(other[knob]) / whole(own[knob]))
+    return math.log2(integer(other[knob]) / integer(own[knob]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autotune.cli.tables import at_least, duration, limits, plain_line
+from autotune.cli.tables import at_least, duration, limits, plain_line, written
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
@@ -59,4 +59,4 @@ def _short_of(limit: Mapping[str, Any]) -> str:
 
 
 def _listed(values: Sequence[Any]) -> str:
-    return ", ".join(map(str, values))
+    return ", ".join(map(written, values))

@@ -17,6 +17,7 @@ PIPED_WIDTH = 120
 _SECONDS_UP_TO = 100
 _EXACT_MINUTES_UP_TO = 10
 _MINUTES_UP_TO = 100
+_LIST_SHOWN = 8
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -66,8 +67,21 @@ def joined(parts: Sequence[str]) -> str:
 def limits(candidate: Mapping[str, Any]) -> str:
     """Return a candidate in a few characters: ``2048/128`` and further knobs by name."""
     names = ("max_num_batched_tokens", "max_num_seqs")
-    rest = [f"{name}={value}" for name, value in candidate.items() if name not in names]
+    rest = [f"{name}={written(value)}" for name, value in candidate.items() if name not in names]
     return " ".join(["/".join(str(candidate[name]) for name in names), *rest])
+
+
+def written(value: object) -> str:
+    """Return the value of an argument as it is written with ``--knob``; of a long list the ends.
+
+    ``[1,2,4,8]``, or ``[1,2,…,512; 51 values]``.
+    """
+    if not isinstance(value, list | tuple):
+        return str(value)
+    texts = list(map(str, value))
+    if len(texts) <= _LIST_SHOWN:
+        return f"[{','.join(texts)}]"
+    return f"[{texts[0]},{texts[1]},…,{texts[-1]}; {len(texts)} values]"
 
 
 def ruled(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -14,9 +14,12 @@ from autotune.candidates.lattice import (
     TOKENS,
     Candidate,
     Lattice,
-    Scalar,
     Tiles,
+    Value,
     build_lattice,
+    integer,
+    plain_values,
+    value_of,
 )
 from autotune.engine.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import EngineInfo
@@ -68,7 +71,7 @@ class Job:
 
     def engine_args(self, candidate: Candidate) -> dict[str, Any]:
         """Return what an engine is started with, which is what is exported for it."""
-        return {**self.pinned, **candidate}
+        return {**self.pinned, **plain_values(candidate)}
 
     def envelope(self, candidate: Candidate) -> dict[str, Any]:
         """Return what an engine is started with on which the candidate's limits can be set."""
@@ -91,7 +94,7 @@ class Job:
             **({"too_long": self.settings.too_long} if notes.skipped or notes.truncated else {}),
             "model": self.settings.model,
             "engine_args": {k: v for k, v in self.pinned.items() if k != "model"},
-            "baseline": dict(self.baseline),
+            "baseline": plain_values(self.baseline),
             "peak_concurrency": self.peak_concurrency,
             **self.lattice.to_json(),
             "seed": self.settings.seed,
@@ -148,14 +151,14 @@ def make_job(
     """
     info = described.info
     names = dict.fromkeys((TOKENS, SEQS, *settings.knobs))
-    baseline = {name: _own_value(name, described) for name in names}
+    baseline = {name: _own_value(name, settings, described) for name in names}
     pinned = {k: v for k, v in settings.engine_args.items() if k not in baseline}
     if peak is None:
         peak = peak_concurrency(trace, budget)
     lattice = build_lattice(
         tiles=Tiles.parse(settings.tile),
-        default_tokens=int(baseline[TOKENS]),
-        default_seqs=int(baseline[SEQS]),
+        default_tokens=integer(baseline[TOKENS]),
+        default_seqs=integer(baseline[SEQS]),
         longest_prompt=int(trace.input_lengths.max()),
         peak_concurrency=peak,
         baseline=baseline,
@@ -183,7 +186,7 @@ def envelope_of(lattice: Lattice, engine_args: Mapping[str, Any]) -> dict[str, A
 
     The threshold for long prefills is no size that an engine is built for, and stays.
     """
-    largest = {name: max(int(rung) for rung in lattice.ladders[name]) for name in (TOKENS, SEQS)}
+    largest = {name: max(map(integer, lattice.ladders[name])) for name in (TOKENS, SEQS)}
     # vLLM wants room in a step for each sequence.
     largest[SEQS] = min(largest[SEQS], largest[TOKENS])
     return {**{k: v for k, v in engine_args.items() if k != THRESHOLD}, **largest}
@@ -215,18 +218,26 @@ def _loosest(budget: Budget, metric: str) -> float | None:
     return max(limits, default=None)
 
 
-def _own_value(name: str, described: Description) -> Scalar:
+def _own_value(name: str, settings: TuneSettings, described: Description) -> Value:
     """Return what an argument is without a candidate: the user's value, or vLLM's default.
 
+    What vLLM made of the user's value comes before it, where that is a plain value.
+
     Raises:
-        UsageError: vLLM leaves it open, so that there is no baseline to search from.
+        UsageError: vLLM leaves it open, or works it out of others, such as the sizes of CUDA
+            graphs out of ``max_num_seqs``: there is no one baseline to search from.
     """
     value = described.info.resolved.get(name)
     if value is None:
-        value = json.loads(described.flags.get(name, {}).get("default") or "null")
-    if not isinstance(value, int | float | str | bool):
+        value = value_of(settings.engine_args.get(name))
+    if value is None:
+        value = value_of(json.loads(described.flags.get(name, {}).get("default") or "null"))
+    parts = value if isinstance(value, tuple) and value else (value,)
+    if not all(isinstance(part, int | float | str | bool) for part in parts):
         raise UsageError(
             f"{name} has no plain default to compare with",
             hint=f"give the value that you use today: --engine-arg {name}=…",
         )
-    return value
+    # Checked just now, which mypy does not see of values within values.
+    own: Value = value
+    return own

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Protocol
 
-from autotune.candidates.lattice import Scalar, is_consistent
+from autotune.candidates.lattice import Value, is_consistent, plain_value, value_of
 from autotune.engine.protocol import EngineInfo, TrialFailed
 from autotune.engine.supervisor import Description
 from autotune.errors import UsageError
@@ -18,6 +18,8 @@ _MANY = 48
 
 _MOST_TRIES = 32
 """Companies in which a value is tried that the baseline's refuses."""
+
+_CAPTURE_SIZES = "cudagraph_capture_sizes"
 
 
 class Vllm(Protocol):
@@ -51,27 +53,41 @@ def check_knobs(job: Job, vllm: Vllm, say: Callable[[str], None]) -> list[str]:
 
 
 def _check_knob(job: Job, vllm: Vllm, name: str) -> Iterator[str]:
-    read_as: dict[Scalar, list[Scalar]] = {}
+    read_as: dict[Value, list[Value]] = {}
     for value in job.settings.knobs[name]:
         answer = _ask(job, vllm, {**job.baseline, name: value})
         if isinstance(answer, EngineInfo):
             _check_length(job, answer, name, value)
-            resolved: Scalar = answer.resolved.get(name, value)
+            resolved = _resolved(answer, name, value)
             read_as.setdefault(resolved, []).append(value)
             if resolved != value:
-                yield f"knob {name}: vLLM reads {value!r} as {resolved!r} here"
+                yield f"knob {name}: vLLM reads {_shown(value)} as {_shown(resolved)} here"
         elif not _fits_elsewhere(job, vllm, name, value):
             raise UsageError(
-                f"vLLM refuses {value!r} for knob {name}: {answer}",
+                f"vLLM refuses {_shown(value)} for knob {name}: {answer}",
                 hint="leave that value out; the other arguments were the baseline's",
             )
     for resolved, values in read_as.items():
         if len(values) > 1:
-            listed = " and ".join(map(repr, values))
-            yield f"knob {name}: {listed} are the same to vLLM, {resolved!r}; keep one of them"
+            listed = " and ".join(map(_shown, values))
+            same = _shown(resolved)
+            yield f"knob {name}: {listed} are the same to vLLM, {same}; keep one of them"
 
 
-def _ask(job: Job, vllm: Vllm, candidate: Mapping[str, Scalar]) -> EngineInfo | str:
+def _resolved(info: EngineInfo, name: str, value: Value) -> Value:
+    """Return what vLLM makes of a value, which is the value itself where it does not say."""
+    if name == _CAPTURE_SIZES:
+        # It sorts them, leaves out those beyond the largest step, and all on an eager engine.
+        return info.capture_sizes
+    resolved: Value = value_of(info.resolved.get(name, value))
+    return resolved
+
+
+def _shown(value: Value) -> str:
+    return repr(plain_value(value))
+
+
+def _ask(job: Job, vllm: Vllm, candidate: Mapping[str, Value]) -> EngineInfo | str:
     """Return what vLLM makes of a candidate, or in one line why it refuses it."""
     engine_args = job.engine_args(candidate)
     try:
@@ -81,16 +97,16 @@ def _ask(job: Job, vllm: Vllm, candidate: Mapping[str, Scalar]) -> EngineInfo | 
         return outcome.failure.evidence
 
 
-def _check_length(job: Job, info: EngineInfo, name: str, value: Scalar) -> None:
+def _check_length(job: Job, info: EngineInfo, name: str, value: Value) -> None:
     if info.max_model_len < job.trace.longest_request:
         raise UsageError(
-            f"with {value!r} for knob {name} vLLM allows requests of {info.max_model_len} tokens, "
-            f"and the longest has {job.trace.longest_request}",
+            f"with {_shown(value)} for knob {name} vLLM allows requests of {info.max_model_len} "
+            f"tokens, and the longest has {job.trace.longest_request}",
             hint="leave that value out, or choose another --window",
         )
 
 
-def _fits_elsewhere(job: Job, vllm: Vllm, name: str, value: Scalar) -> bool:
+def _fits_elsewhere(job: Job, vllm: Vllm, name: str, value: Value) -> bool:
     """Whether vLLM takes a value beside another value of one other ladder.
 
     If there is more company than is tried, it counts as taken: its trials tell.
@@ -112,7 +128,7 @@ def _fits_elsewhere(job: Job, vllm: Vllm, name: str, value: Scalar) -> bool:
     return fits or len(company) > len(tried)
 
 
-def _ends_first(ladder: Sequence[Scalar]) -> list[Scalar]:
+def _ends_first(ladder: Sequence[Value]) -> list[Value]:
     """Return the rungs from the ends inwards: what one end refuses the other often takes."""
     inwards = sorted(range(len(ladder)), key=lambda at: min(at, len(ladder) - 1 - at))
     return [ladder[at] for at in inwards]

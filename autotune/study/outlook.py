@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.candidates.lattice import plain_values
 from autotune.candidates.starts import starting_points
 from autotune.study.job import Job
 from autotune.study.plan import engine_starts
@@ -29,10 +30,9 @@ def outlook(job: Job) -> dict[str, Any]:
         "classes": " ".join(each.text for each in job.classes) or "one",
         "budget": job.budget.text or "none",
         "too_few_requests_for": too_few_requests_for(job),
-        "baseline": dict(job.baseline),
-        "starts": [start.candidate for start in starts],
-        "ladders": {name: list(values) for name, values in job.lattice.ladders.items()},
-        "off_tile": {name: list(values) for name, values in job.lattice.off_tile.items()},
+        "baseline": plain_values(job.baseline),
+        "starts": [plain_values(start.candidate) for start in starts],
+        **job.lattice.to_json(),
         "too_long": job.settings.too_long,
         "too_long_requests": job.trace.notes.skipped + job.trace.notes.truncated,
         "notes": job.trace.notes.sentences(),

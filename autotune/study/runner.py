@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.candidates.diagnosis import Load, summarise
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key, integer
 from autotune.engine.processes import Process
 from autotune.engine.protocol import Failure, ReplayPlan, ReplayResult
 from autotune.engine.supervisor import Started
@@ -136,8 +136,8 @@ class Runner:
             started=started,
             load=summarise(
                 replayed.steps,
-                max_num_batched_tokens=int(candidate[TOKENS]),
-                max_num_seqs=int(candidate[SEQS]),
+                max_num_batched_tokens=integer(candidate[TOKENS]),
+                max_num_seqs=integer(candidate[SEQS]),
             ),
             hardware=hardware.result(),
             spell=self._spell(candidate, fidelity, replayed.steps, started),

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, integer
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.supervisor import Supervisor
 from autotune.forecast.ladder import sequence_caps, worthwhile_budgets
@@ -71,7 +71,7 @@ class Bench:
         self.candidates = [_candidate(text) for text in given.candidates.split(",")]
         top = _candidate(given.envelope) if given.envelope else job.baseline
         every = [*self.candidates, top]
-        ladders = {n: tuple(sorted({int(each[n]) for each in every})) for n in (TOKENS, SEQS)}
+        ladders = {n: tuple(sorted({integer(each[n]) for each in every})) for n in (TOKENS, SEQS)}
         self.job = replace(job, lattice=Lattice(ladders), live=True)
         self.tile = int(given.tile.split(",")[0])
         self.stage = Stage(supervisor)

@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from autotune import controller as controller_module
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key, integer
 from autotune.engine.protocol import Failure, FailureClass, TrialFailed
 from autotune.errors import EnvironmentFault, TooManyFailures
 from storage.records import TrialRecord
@@ -55,7 +55,7 @@ def test_a_full_study_finds_the_knee(tmp_path: Path) -> None:
     assert judgement is not None
     assert judgement.chosen is not None
     assert judgement.code in ("knee", "not_converged")
-    assert 256 < int(judgement.chosen.candidate[TOKENS]) < 2048
+    assert 256 < integer(judgement.chosen.candidate[TOKENS]) < 2048
     phases = ["baseline", *["starts"] * 2, *["search"] * 3, *["confirm"] * 2]
     assert [row.phase for row in rows] == phases
     assert all(row.state == "complete" and row.told for row in rows)
@@ -80,6 +80,18 @@ def test_each_engine_gets_exactly_the_exported_arguments(tmp_path: Path) -> None
     assert [plan.salt for plan in engines.plans] == ["trial-0", "trial-1", "trial-2"]
     assert {plan.warmup_requests for plan in engines.plans} == {20}
     assert not engines.alive
+
+
+def test_a_study_over_lists_goes_on_where_it_was_cut_short(tmp_path: Path) -> None:
+    lists = {"knobs": {"sizes": [[1, 2], [1, 2, 4]]}, "engine_args": {"sizes": [1, 2]}}
+    for trials in (4, 8):
+        engines = ScriptedEngines()
+        rows = run(tmp_path, engines, trials=trials, **lists)
+        assert len(rows) == trials
+        assert all(isinstance(each["sizes"], list) for each in engines.started)
+    assert {tuple(row.candidate["sizes"]) for row in rows} == {(1, 2), (1, 2, 4)}
+    searched = [cell_key(row.candidate) for row in rows if row.phase in ("starts", "search")]
+    assert len(set(searched)) == len(searched), "no candidate is taken for another"
 
 
 def test_what_a_trial_stores(tmp_path: Path) -> None:

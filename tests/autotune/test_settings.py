@@ -235,13 +235,53 @@ def test_knobs_are_lists_of_scalars() -> None:
     }
 
 
+def test_a_value_of_a_knob_may_be_a_list() -> None:
+    items = ["sizes=[1,2,4], [1, 8]", "words=[a],b", "odd=c[0],d]", "one=[1,2]"]
+    assert parse_knobs(items) == {
+        "sizes": [(1, 2, 4), (1, 8)],
+        "words": [("a",), "b"],
+        "odd": ["c[0]", "d]"],
+        "one": [(1, 2)],
+    }
+
+
+def test_lists_are_the_same_from_a_file_and_from_the_command_line(config: Path) -> None:
+    config.write_text("knobs: {sizes: [[1, 2], [1, 2, 4]]}\n")
+    from_file = load_settings(config, GIVEN).knobs
+    assert from_file == {"sizes": [(1, 2), (1, 2, 4)]}
+    given = {"knobs": parse_knobs(["sizes=[1,2],[1,2,4]"])}
+    assert load_settings(None, {**GIVEN, **given}).knobs == from_file
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([[1, 2], [1, 2]], "names a value twice"),
+        ([[]], "takes lists of numbers or words, one at least"),
+        ([[1, True]], "takes lists of numbers or words, one at least"),
+        ([[1, float("nan")]], "has a value that is not a finite number"),
+        ([[1, 2**63]], "has a value of more than 64 bits"),
+    ],
+)
+def test_lists_that_no_engine_could_be_given(values: Any, words: str) -> None:
+    assert refusal(knobs={"sizes": values}).message == f"--knob: knob sizes {words}"
+
+
+def test_a_limit_is_no_list() -> None:
+    assert "whole numbers from 1" in refusal(knobs={"max_num_seqs": [[8, 16]]}).message
+
+
 @pytest.mark.parametrize(
     ("item", "said"),
     [
         ("block_size", "--knob 'block_size' is not key=value"),
         ("block_size=", "--knob block_size: "),
         ("block_size=16,,32", "--knob block_size: "),
-        ("block_size=[16, 32]", "--knob block_size: "),
+        ("sizes=[1, 2", "--knob sizes: "),
+        ("sizes=[[1, 2], [4]]", "--knob sizes: "),
+        ("sizes=[1, {a: 2}]", "--knob sizes: "),
+        ("sizes=[1, null]", "--knob sizes: "),
+        ("sizes=[1, 2] [4]", "--knob sizes: "),
         ("block_size={a: 1}", "--knob block_size: "),
         ("block_size=a,{", "--knob block_size: "),
         ("block_size=[16", "--knob block_size: "),

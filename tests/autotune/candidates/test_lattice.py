@@ -13,15 +13,18 @@ from autotune.candidates.lattice import (
     SEQS,
     TOKENS,
     Lattice,
-    Scalar,
     Tiles,
+    Value,
     build_lattice,
     cell_key,
     check_size,
     half_octaves,
+    integer,
     is_consistent,
     next_power_of_two,
+    plain_values,
     thin,
+    value_of,
 )
 from autotune.errors import UsageError
 
@@ -36,8 +39,8 @@ def built(
     own: tuple[int, int] | None = None,
     longest_prompt: int = 1000,
     peak_concurrency: int = 0,
-    knobs: dict[str, list[Scalar]] | None = None,
-    more_baseline: dict[str, Scalar] | None = None,
+    knobs: dict[str, list[Value]] | None = None,
+    more_baseline: dict[str, Value] | None = None,
 ) -> Lattice:
     own_tokens, own_seqs = own or (tokens, seqs)
     return build_lattice(
@@ -59,6 +62,13 @@ lattices = st.builds(
     own=st.none() | st.tuples(st.integers(1, 20000), st.integers(1, 2000)),
     longest_prompt=st.integers(1, 131072),
     peak_concurrency=st.integers(0, 600),
+)
+plain_scalars = st.integers(-5, 600) | st.sampled_from(["a", "b"])
+listed = st.lists(
+    plain_scalars | st.lists(plain_scalars, min_size=1, max_size=4).map(tuple),
+    min_size=1,
+    max_size=5,
+    unique=True,
 )
 
 
@@ -139,14 +149,14 @@ def test_values_are_multiples_of_the_tile_and_the_baseline_stays(
     for name, quantum, own in ((TOKENS, tile, own_tokens), (SEQS, seq_tile, own_seqs)):
         ladder = lattice.ladders[name]
         assert own in ladder
-        assert all(int(value) % quantum == 0 for value in ladder if value != own)
+        assert all(integer(value) % quantum == 0 for value in ladder if value != own)
         assert lattice.off_tile.get(name, ()) == ((own,) if own % quantum else ())
 
 
 @given(lattices)
 def test_every_cell_has_room_for_its_sequences(lattice: Lattice) -> None:
     cells = lattice.cells()
-    assert all(int(cell[TOKENS]) >= int(cell[SEQS]) for cell in cells)
+    assert all(integer(cell[TOKENS]) >= integer(cell[SEQS]) for cell in cells)
     assert len({cell_key(cell) for cell in cells}) == len(cells)
     assert all(lattice.at(lattice.indices(cell)) == cell for cell in cells)
 
@@ -159,8 +169,8 @@ def test_json_keeps_a_lattice(lattice: Lattice) -> None:
 @given(lattices, st.integers(1, 40000), st.integers(1, 4000))
 def test_nearest_is_allowed_and_deterministic(lattice: Lattice, tokens: int, seqs: int) -> None:
     wanted = {TOKENS: tokens, SEQS: seqs}
-    found = lattice.nearest(wanted, lambda cell: int(cell[SEQS]) > 8)
-    assert found == lattice.nearest(wanted, lambda cell: int(cell[SEQS]) > 8)
+    found = lattice.nearest(wanted, lambda cell: integer(cell[SEQS]) > 8)
+    assert found == lattice.nearest(wanted, lambda cell: integer(cell[SEQS]) > 8)
     assert found is None or found in lattice.cells()
 
 
@@ -192,6 +202,35 @@ def test_nearest_of_names_and_of_nothing() -> None:
     assert lattice.nearest({"policy": "priority"}, lambda _: True) == {"policy": "priority"}
     assert lattice.nearest({"policy": "other"}, lambda _: True) == {"policy": "fcfs"}
     assert lattice.nearest({"policy": "fcfs"}, lambda _: False) is None
+
+
+@given(listed, st.data())
+def test_json_keeps_candidates_with_lists(values: list[Value], data: st.DataObject) -> None:
+    lattice = built(knobs={"sizes": values}, more_baseline={"sizes": values[-1]})
+    restored = Lattice.from_json(json.loads(json.dumps(lattice.to_json())))
+    assert restored == lattice
+    cell = data.draw(st.sampled_from(lattice.cells()))
+    stored = json.loads(json.dumps(cell))
+    assert cell_key(stored) == cell_key(cell)
+    assert restored.at(restored.indices(stored)) == cell
+    assert restored.nearest(stored, lambda _: True) == cell
+    assert plain_values(cell) == stored
+    assert {name: value_of(value) for name, value in stored.items()} == cell
+    assert hash(tuple(cell.values())) is not None
+
+
+def test_lists_keep_the_order_in_which_they_were_written() -> None:
+    lattice = built(knobs={"sizes": [(1, 8), (1, 2, 4)]}, more_baseline={"sizes": (1, 2)})
+    assert lattice.ladders["sizes"] == ((1, 2), (1, 8), (1, 2, 4))
+    assert lattice.nearest({**SMALL.at({TOKENS: 3, SEQS: 1}), "sizes": (9,)}, lambda _: True) == {
+        TOKENS: 512, SEQS: 16, "sizes": (1, 2),
+    }  # fmt: skip
+
+
+def test_of_a_list_there_is_no_whole_number() -> None:
+    assert integer(8) == 8
+    with pytest.raises(TypeError, match="is no number"):
+        integer((8,))
 
 
 def test_a_value_off_the_ladder_has_no_index() -> None:

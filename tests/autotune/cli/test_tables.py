@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import io
 import math
+from typing import Any
 
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.cli.tables import at_least, console, duration, figure, limits, plain_line
+from autotune.cli.tables import at_least, console, duration, figure, limits, plain_line, written
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,14 @@ def test_a_lower_bound_is_never_rounded_up(seconds: float, text: str) -> None:
 def test_candidates_in_few_characters() -> None:
     assert limits({TOKENS: 2048, SEQS: 64}) == "2048/64"
     assert limits({"block_size": 32, SEQS: 64, TOKENS: 2048}) == "2048/64 block_size=32"
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_lists_are_written_as_they_are_given(kind: Any) -> None:
+    assert limits({TOKENS: 2048, SEQS: 64, "x": kind([1, 2, 4])}) == "2048/64 x=[1,2,4]"
+    assert written(kind(range(8))) == "[0,1,2,3,4,5,6,7]"
+    assert written(kind(range(1, 52))) == "[1,2,…,51; 51 values]"
+    assert written(kind([])) == "[]"
 
 
 def test_no_name_drives_the_terminal() -> None:

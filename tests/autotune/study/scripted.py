@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import optuna
 
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key, integer
 from autotune.controller import Controller
 from autotune.engine.ground import Ground
 from autotune.engine.processes import Process
@@ -31,6 +31,7 @@ from autotune.settings import TuneSettings
 from autotune.study.job import Job, make_job
 from autotune.study.stage import Stage
 from autotune.traffic.model import Trace, TraceRequest
+from objectives.censoring import Censored, Lost, censored, lower_bounds
 from objectives.classes import parse_classes
 from objectives.limits import parse_budget
 from objectives.samples import RequestSamples
@@ -84,7 +85,7 @@ Truth = Callable[[Candidate], Speed]
 
 def clear_knee(candidate: Candidate) -> Speed:
     """Large steps are good for TTFT and bad for TPOT; the baseline breaks the TPOT limit."""
-    tokens, seqs = int(candidate[TOKENS]), int(candidate[SEQS])
+    tokens, seqs = integer(candidate[TOKENS]), integer(candidate[SEQS])
     return Speed(60 + 60_000 / tokens + 400 / seqs, 6 + tokens / 150)
 
 
@@ -121,10 +122,31 @@ def samples_of(speed: Speed, trace: Trace, *, seed: int = 0) -> RequestSamples:
     )
 
 
+def cut_off(samples: RequestSamples, cut_s: float) -> RequestSamples:
+    """What of evenly served requests a client has seen by ``cut_s``."""
+    gaps = samples.expected_output_tokens - 1
+    pace_s = (samples.last_token_s - samples.first_token_s) / gaps
+    sent, begun = samples.sent_s <= cut_s, samples.first_token_s <= cut_s
+    whole = np.floor((cut_s - samples.first_token_s) / pace_s).astype(np.int64)
+    later = np.clip(whole, 0, gaps) * begun
+    number = np.arange(len(samples.gap_s)) - np.repeat(np.cumsum(gaps) - gaps, gaps)
+    seen = number < later[samples.gap_request]
+    return replace(
+        samples,
+        sent_s=np.where(sent, samples.sent_s, np.nan),
+        first_token_s=np.where(begun, samples.first_token_s, np.nan),
+        last_token_s=np.where(begun, samples.first_token_s + later * pace_s, np.nan),
+        output_tokens=(later + 1) * begun,
+        failed=samples.failed & sent,
+        gap_s=samples.gap_s[seen],
+        gap_request=samples.gap_request[seen],
+    )
+
+
 def steps_of(candidate: Candidate, *, peak_running: int = PEAK_RUNNING, waiting: int = 0) -> Steps:
     """Ten steps, none of them near a limit unless ``peak_running`` is at the cap."""
     ones = np.ones(10, dtype=np.int64)
-    running = min(peak_running, int(candidate[SEQS])) * ones
+    running = min(peak_running, integer(candidate[SEQS])) * ones
     begun_s = np.arange(10) / 10
     return Steps(
         begun_s=begun_s,
@@ -155,6 +177,8 @@ class ScriptedEngines:
         device_uuids: the GPUs of what vLLM was asked about.
         obstacle: why limits cannot be changed, None if they can.
         limits: set one after the other; ``swept`` the sweeps likewise.
+        steps: of a replay, by what it is measured with and how many replays came before it.
+        cut_s: when a replay ends that has lost its budget by then.
     """
 
     truth: Truth = clear_knee
@@ -171,6 +195,8 @@ class ScriptedEngines:
     limits: list[Mapping[str, int]] = field(default_factory=list)
     swept: list[SweepPlan] = field(default_factory=list)
     limited: Mapping[str, int] = field(default_factory=dict)
+    steps: Callable[[Candidate, int], Steps] = lambda candidate, _: steps_of(candidate)
+    cut_s: float | None = None
     clock_s: float = 0.0
     _replays: Counter[str] = field(default_factory=Counter)
     host_log: Path = Path("host.log")
@@ -241,15 +267,29 @@ class ScriptedEngines:
         seed = int(candidate[TOKENS]) * 1000 + int(candidate[SEQS]) + 7 * self._replays[key]
         self._replays[key] += 1
         samples = samples_of(self.truth(candidate), trace, seed=seed)
+        cut = self._cut(samples, plan)
         self.clock_s += 5.0
         return ReplayResult(
-            samples,
-            steps_of(candidate),
+            samples if cut is None else cut_off(samples, cut.cut_s),
+            self.steps(candidate, len(self.plans) - 1),
             Warmup(requests=plan.warmup_requests, passes=1, drift=0.0, seconds=0.5),
             replay_s=4.0,
             began_at=self.clock_s,
             ended_at=self.clock_s + 4.5,
+            censored=cut,
         )
+
+    def _cut(self, samples: RequestSamples, plan: ReplayPlan) -> Censored | None:
+        if self.cut_s is None:
+            return None
+        partial = cut_off(samples, self.cut_s)
+        bounds = lower_bounds(partial, cut_s=self.cut_s, classes=parse_classes(plan.classes))
+        for limit in parse_budget(plan.budget).limits:
+            bound_ms, limit_ms = bounds[limit.key], limit.limit_ms
+            if bound_ms is not None and limit_ms is not None and bound_ms > limit_ms:
+                lost = Lost(limit.key, limit_ms, bound_ms)
+                return censored(partial, lost=lost, cut_s=self.cut_s)
+        return None
 
     def stop(self) -> float:
         self._fail_at("stop")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
@@ -48,6 +50,31 @@ def test_a_knob_that_vllm_leaves_open_needs_a_value() -> None:
         job_of(knobs={"long_prefill_token_threshold": [0, 512]})
     assert "long_prefill_token_threshold has no plain default" in caught.value.message
     assert "--engine-arg long_prefill_token_threshold=" in caught.value.hint
+
+
+def test_a_list_that_vllm_works_out_by_itself_needs_a_value() -> None:
+    with pytest.raises(UsageError) as caught:
+        job_of(knobs={"cudagraph_capture_sizes": [(1, 2), (1, 2, 4)]})
+    assert "--engine-arg cudagraph_capture_sizes=" in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [[], [[1]], {"a": 1}])
+def test_a_baseline_that_no_knob_could_have_is_none(value: object) -> None:
+    with pytest.raises(UsageError, match="has no plain default"):
+        job_of(knobs={"sizes": [(1, 2)]}, engine_args={"sizes": value})
+
+
+def test_engines_and_records_get_plain_lists() -> None:
+    job = job_of(knobs={"sizes": [[1, 2, 4]]}, engine_args={"sizes": [1, 2]})
+    assert job.lattice.ladders["sizes"] == ((1, 2), (1, 2, 4))
+    assert job.baseline["sizes"] == (1, 2)
+    assert "sizes" not in job.pinned
+    expected = {"model": "tiny", **BASELINE, "sizes": [1, 2, 4]}
+    assert job.engine_args({**BASELINE, "sizes": (1, 2, 4)}) == expected
+    fingerprint = job.fingerprint()
+    assert json.loads(json.dumps(fingerprint)) == fingerprint
+    assert fingerprint["baseline"]["sizes"] == [1, 2]
+    assert fingerprint["ladders"]["sizes"] == [[1, 2], [1, 2, 4]]
 
 
 def test_the_fingerprint_holds_what_may_not_change() -> None:

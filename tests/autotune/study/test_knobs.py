@@ -129,6 +129,26 @@ def test_a_value_that_vllm_does_not_report_is_taken_as_given() -> None:
     assert checked(job_with(block_size=[8]), vllm) == []
 
 
+def test_lists_are_shown_as_they_are_written() -> None:
+    job = job_with(sizes=[[1, 2], [4, 1]])
+    assert checked(job, Vllm(resolves=lambda args: {"sizes": sorted(args["sizes"])})) == [
+        "knob sizes: vLLM reads [4, 1] as [1, 4] here"
+    ]
+    with pytest.raises(UsageError, match=r"vLLM refuses \[1, 2\] for knob sizes: too few"):
+        checked(job, Vllm(lambda _args: "too few"))
+
+
+def test_an_eager_engine_captures_no_graphs_whatever_it_is_told() -> None:
+    sizes = "cudagraph_capture_sizes"
+    own = {sizes: [1, 2]}
+    job = job_of(knobs={sizes: [[1, 2], [1, 2, 4]]}, engine_args=own)
+    assert checked(job, Vllm()) == [
+        f"knob {sizes}: vLLM reads [1, 2] as [] here",
+        f"knob {sizes}: vLLM reads [1, 2, 4] as [] here",
+        f"knob {sizes}: [1, 2] and [1, 2, 4] are the same to vLLM, []; keep one of them",
+    ]
+
+
 def test_an_engine_too_short_for_the_trace_is_refused() -> None:
     vllm = Vllm(resolves=lambda _args: {"max_model_len": 512})
     with pytest.raises(UsageError, match="requests of 512 tokens, and the longest has 1004"):

@@ -6,7 +6,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, cell_key
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, cell_key, integer
 from autotune.study import sampler as sampler_module
 from autotune.study.sampler import (
     SPREAD_TRIALS,
@@ -97,7 +97,7 @@ def test_attributes_are_kept_with_the_trial(small: Search) -> None:
 def test_the_first_cells_are_spread(search: Search) -> None:
     """The first four cells lie in the four quarters of the lattice."""
     asked = [search.step() for _ in range(4)]
-    assert len({(int(cell[TOKENS]) > 512, int(cell[SEQS]) > 24) for cell in asked}) == 4
+    assert len({(integer(cell[TOKENS]) > 512, integer(cell[SEQS]) > 24) for cell in asked}) == 4
 
 
 def test_afterwards_it_learns(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
