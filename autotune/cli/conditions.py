@@ -23,16 +23,14 @@ _UUID_SHOWN = 12
 
 
 def condition_lines(record: TrialRecord) -> list[str]:
-    """Return why a replay was cut short, its warm-up, and what the hardware did meanwhile.
+    """Return why a replay was cut short, its engine and warm-up, and what the hardware did.
 
     What was not recorded, or did not answer, is left out.
     """
     engine = record.engine or {}
-    return [
-        plain_line(line)
-        for part in (_cut_short(record), _warmup(engine), _hardware(engine.get("hardware")))
-        for line in part
-    ]
+    hardware = engine.get("hardware")
+    parts = (_cut_short(record), _engine(engine), _warmup(engine), _hardware(hardware))
+    return [plain_line(line) for part in parts for line in part]
 
 
 def _cut_short(record: TrialRecord) -> Iterator[str]:
@@ -42,11 +40,21 @@ def _cut_short(record: TrialRecord) -> Iterator[str]:
     bound = (
         "without bound" if cut["bound_ms"] is None else f"at least {figure(cut['bound_ms'])} ms"
     )
+    then = " under a stricter budget" if record.state == "interrupted" else ""
     yield (
-        f"cut short at {figure(cut['at_s'])} s: {cut['limit']} would be {bound}, of "
+        f"cut short at {figure(cut['at_s'])} s{then}: {cut['limit']} would be {bound}, of "
         f"{figure(cut['limit_ms'])} allowed; {cut['sent']} of {cut['requests']} requests had "
         f"left, {cut['ended']} had ended"
     )
+
+
+def _engine(engine: Mapping[str, Any]) -> Iterator[str]:
+    if "device" not in engine:
+        return
+    tokens, sizes = engine["kv_cache_tokens"], engine["capture_sizes"]
+    cache = [] if tokens is None else [f"KV cache of {tokens} tokens"]
+    graphs = [f"CUDA graphs up to {max(sizes)} tokens"] if sizes else []
+    yield ", ".join([engine["device"], f"vLLM {engine['vllm_version']}", *cache, *graphs])
 
 
 def _warmup(engine: Mapping[str, Any]) -> Iterator[str]:

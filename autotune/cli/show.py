@@ -39,7 +39,7 @@ def show(
     study_name: StudyName = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show one trial in full, or without a number the study's verdict."""
+    """Show one trial, or without a number the study's verdict."""
     import json
     import os
 

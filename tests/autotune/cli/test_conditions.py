@@ -53,6 +53,16 @@ def test_nothing_is_said_of_what_was_not_recorded() -> None:
     assert lines(failed_requests=0) == []
 
 
+def test_the_engine() -> None:
+    engine = {"device": "NVIDIA H200", "vllm_version": "0.26.0", "capture_sizes": [1, 512, 8]}
+    assert lines(**engine, kv_cache_tokens=65536) == [
+        "NVIDIA H200, vLLM 0.26.0, KV cache of 65536 tokens, CUDA graphs up to 512 tokens"
+    ]
+    assert lines(**{**engine, "capture_sizes": []}, kv_cache_tokens=None) == [
+        "NVIDIA H200, vLLM 0.26.0"
+    ]
+
+
 @pytest.mark.parametrize(
     ("warmup", "said"),
     [
@@ -137,3 +147,5 @@ def test_a_replay_that_was_cut_short(bound_ms: float | None, said: str) -> None:
             "requests had left, 80 had ended"
         )
     ]
+    again = record(4, state="interrupted", fidelity="live", engine={"censored": cut})
+    assert condition_lines(again)[0].startswith("cut short at 12.3 s under a stricter budget: ")
