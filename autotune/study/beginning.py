@@ -71,7 +71,9 @@ def first_job(
             )
         except TrialFailed as outcome:
             stage.kill()
-            obstacle = f"the engine of the largest limits does not run ({outcome.failure})"
+            obstacle = f"the engine of the largest limits cannot be used ({outcome})"
+            if not job.live:
+                listener.say(f"no step times were measured: {obstacle}")
         else:
             return make_job(
                 settings,

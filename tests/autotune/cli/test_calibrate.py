@@ -1,0 +1,106 @@
+"""The calibrate command, from its options to its output; the engine is scripted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.supervisor import Description
+from autotune.settings import TuneSettings
+from autotune.study import calibrate as calibrate_module
+from tests.autotune.cli.conftest import Autotune
+from tests.autotune.cli.forked import Ran
+from tests.autotune.study.scripted import BASELINE, FLAGS, INFO, ScriptedEngines
+
+LIMITS = [word for name in BASELINE for word in ("--engine-arg", f"{name}={BASELINE[name]}")]
+
+Calibrate = Callable[..., Ran]
+
+
+@pytest.fixture
+def given() -> list[TuneSettings]:
+    """The settings of each call."""
+    return []
+
+
+@pytest.fixture
+def calibrate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autotune: Autotune, given: list[TuneSettings]
+) -> Calibrate:
+    """Run ``autotune calibrate`` in a fresh folder, on the given engine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(calibrate_module, "end_earlier_runs", lambda _say: None)
+
+    def described(settings: TuneSettings, _supervisor: object) -> Description:
+        given.append(settings)
+        return Description(replace(INFO, device="A B200 "), FLAGS)
+
+    def command(engines: ScriptedEngines, *arguments: str) -> Ran:
+        monkeypatch.setattr(calibrate_module, "open_supervisor", lambda _s, _name: engines)
+        monkeypatch.setattr(calibrate_module, "describe_engine", described)
+        return autotune("calibrate", "--model", "tiny", *LIMITS, *arguments)
+
+    return command
+
+
+def test_table_plot_and_ladders(calibrate: Calibrate) -> None:
+    ran = calibrate(ScriptedEngines())
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert lines[0] == "scripted, vLLM 0.32.0"
+    ladders = lines.index("Ladders that follow:")
+    assert lines[ladders + 1].startswith(f"{TOKENS}: 128, ")
+    assert lines[ladders + 1].endswith(", 2048")
+    assert lines[ladders + 2 :] == [f"{SEQS}: 8, 16, 24, 32, 48, 64"]
+    assert lines[2:ladders]
+    assert "starting an engine" in ran.err
+    assert list(Path("autotune-logs").parent.glob("*.json")) == []
+
+
+def test_json_and_a_file_of_it(calibrate: Calibrate, given: list[TuneSettings]) -> None:
+    ran = calibrate(
+        ScriptedEngines(), "--format", "json", "--output", "steps.json", "--tile", "256,16",
+        "--log-folder", "logs",
+    )  # fmt: skip
+    assert ran.code == 0
+    body = json.loads(ran.out)
+    assert json.loads(Path("steps.json").read_text()) == body
+    assert body["ladders"][SEQS] == [16, 32, 48, 64]
+    assert len(body["steps"]["done_s"]) > 0
+    (settings,) = given
+    assert (settings.tile, settings.log_folder) == ("256,16", Path("logs"))
+    assert settings.engine_args == BASELINE
+
+
+def test_a_sweep_that_was_cut_short_says_so(
+    calibrate: Calibrate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ScriptedEngines.sweep
+    monkeypatch.setattr(
+        ScriptedEngines, "sweep", lambda *given: (whole(*given)[0], False), raising=True
+    )
+    ran = calibrate(ScriptedEngines())
+    assert ran.out.splitlines()[-1] == "The time was up before all was measured."
+
+
+def test_an_engine_that_does_not_start_exits_with_4(calibrate: Calibrate) -> None:
+    failure = TrialFailed(Failure("oom_start", "CUDA out of memory"))
+    ran = calibrate(ScriptedEngines(faults={("start", 0): failure}), "--output", "steps.json")
+    assert (ran.code, ran.out) == (4, "")
+    assert "error: oom_start: CUDA out of memory" in ran.err
+    assert "hint: the engine's log is autotune-logs/" in ran.err
+    assert not Path("steps.json").exists()
+
+
+def test_bad_options_start_no_engine(calibrate: Calibrate) -> None:
+    for arguments in (("--tile", "x"), ("--output", "none/steps.json")):
+        engines = ScriptedEngines()
+        ran = calibrate(engines, *arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert engines.started == []

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from autotune.forecast.ladder import sequence_caps, worthwhile_budgets
+from autotune.forecast.sweep import Calibrated, MeasuredRungs
+from objectives.steps import Steps
+from objectives.utilization import Work, step_flops
+from tests.autotune.forecast.builders import CAPTURE_SIZES, FakeEngine, plan
+
+WORK = Work(1.6e10, 2e5, 1e9, "vllm")
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> Calibrated:
+    steps = FakeEngine().sweep(plan(max_tokens=4096))
+    return Calibrated.of(steps, whole=False, capture_sizes=CAPTURE_SIZES, work=WORK)
+
+
+def test_work_makes_a_rate_and_without_it_there_is_none(calibrated: Calibrated) -> None:
+    steps = calibrated.steps
+    fastest = step_flops(steps, WORK) / (steps.done_s - steps.begun_s)
+    found = calibrated.calibration.best_flops_per_s
+    assert found is not None
+    assert 0.9 * fastest.max() < found <= fastest.max()
+    other = Calibrated.of(steps, whole=True, capture_sizes=(), work=None)
+    assert other.calibration.best_flops_per_s is None
+
+
+def test_a_sweep_survives_json(calibrated: Calibrated) -> None:
+    again = Calibrated.from_json(json.loads(json.dumps(calibrated.to_json(), allow_nan=False)))
+    assert (again.whole, again.calibration) == (False, calibrated.calibration)
+    for field in fields(Steps):
+        before, after = (getattr(each.steps, field.name) for each in (calibrated, again))
+        assert after.dtype == before.dtype
+        if field.name.endswith("_s"):
+            np.testing.assert_allclose(after, before, atol=0.6e-6)
+        else:
+            np.testing.assert_array_equal(after, before)
+
+
+def test_no_steps_survive_json_too() -> None:
+    none = Steps.from_rows(np.empty((0, len(fields(Steps)))))
+    before = Calibrated.of(none, whole=False, capture_sizes=(), work=WORK)
+    after = Calibrated.from_json(json.loads(json.dumps(before.to_json())))
+    assert len(after.steps) == 0
+    assert after.calibration == before.calibration
+
+
+def test_the_ladders_are_those_of_the_calibration(calibrated: Calibrated) -> None:
+    rungs, calibration = MeasuredRungs(calibrated.calibration), calibrated.calibration
+    assert rungs.kept == (512,)
+    budgets = rungs.budgets(128, 128, 4096)
+    assert budgets == worthwhile_budgets(calibration, tile=128, low=128, top=4096)
+    assert {512, 4096} <= set(budgets)
+    assert rungs.caps(8, 256) == sequence_caps(CAPTURE_SIZES, tile=8, top=256)
+
+
+def test_without_graphs_nothing_is_kept() -> None:
+    steps = FakeEngine().sweep(plan(max_tokens=1024))
+    found = Calibrated.of(steps, whole=True, capture_sizes=(), work=None)
+    assert MeasuredRungs(found.calibration).kept == ()
