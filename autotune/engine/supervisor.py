@@ -49,6 +49,8 @@ _QUIT_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 90.0
 _EXIT_TIMEOUT_S = 5.0
 
+_OF_A_RUNNING_ENGINE = ("limit", "sweep", "replay")
+
 SWEEP_S = 100.0
 """After which a calibration sweep begins nothing new, so that it ends within two minutes."""
 
@@ -377,7 +379,7 @@ class Supervisor:
         status = self._exit_status()
         end = "closed its channel" if status is None else how_ended(status)
         log = read_tail(self._log_path or self.host_log)
-        classify = classify_run if kind == "replay" else classify_start
+        classify = classify_run if kind in _OF_A_RUNNING_ENGINE else classify_start
         return classify(log, f"the engine host {end} during {kind}")
 
     def _exit_status(self) -> int | None:

@@ -7,6 +7,8 @@ import pytest
 
 from autotune.engine.protocol import (
     DETERMINISTIC_FAILURES,
+    SCHEDULE_ARRAYS,
+    SCHEDULE_PREFIX,
     EngineInfo,
     Failure,
     FailureClass,
@@ -78,3 +80,12 @@ def test_a_request_from_before_the_recording_has_no_arrival() -> None:
 
 def test_an_empty_schedule_has_its_arrays() -> None:
     assert [array.size for array in Schedule.empty().to_arrays().values()] == [0, 0, 0, 0]
+
+
+def test_the_arrays_of_a_schedule_make_it_again() -> None:
+    schedule = Schedule.build([(0, "b", 64), (1, "a", 10)], [("a", 1)])
+    arrays = schedule.to_arrays()
+    assert arrays.keys() == {SCHEDULE_PREFIX + name for name in SCHEDULE_ARRAYS}
+    again = Schedule(schedule.names, *arrays.values())
+    assert again.step.tolist() == schedule.step.tolist()
+    assert again.arrival_step.tolist() == [1, -1]

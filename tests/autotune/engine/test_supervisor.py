@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from autotune.engine import supervisor as supervisor_module
 from autotune.engine.ground import GroundCheck, NotClean
 from autotune.engine.protocol import Failure, ReplayPlan, TrialFailed
 from autotune.engine.supervisor import HOST_COMMAND, Supervisor, Watchdogs, arrays_of
+from autotune.forecast.grid import ContextProbe, KvProbe, SweepPlan
 from autotune.traffic.model import Trace, TraceRequest
+from objectives.censoring import Censored, Lost
 from tests.autotune.engine.survival import survivors
 from tests.autotune.engine.test_protocol import info
 
@@ -28,6 +30,12 @@ PLAN = ReplayPlan(seed=3, salt="s", warmup_requests=1)
 PATIENT = Watchdogs(start_s=30.0, silence_s=30.0)
 HASTY = Watchdogs(start_s=0.15, silence_s=0.15)
 
+LIMITS = {"max_num_batched_tokens": 512, "max_num_seqs": 16, "long_prefill_token_threshold": 0}
+SWEEP = SweepPlan((64, 512), (2, 1), (ContextProbe(64, 256),), (KvProbe(2, 64),), (128, 129))
+REPORT = {"stage": "calibrate", "total": 4, "sent": 1, "done": 1, "tokens": 1}
+CUT = Censored(Lost("ttft_p95@long", 500.0, 750.5), cut_s=1.25, requests=2, sent=1, ended=0)
+
+ENDED = "the engine host ended"
 STARTED = ["send", "started", {"info": info().to_json(), "start_s": 2.0}]
 FAILED = ["send", "failed", {"class": "no_kv_room", "evidence": "too small"}]
 
@@ -400,3 +408,67 @@ def test_log_folder_is_private(open_supervisor: Open) -> None:
         supervisor.stop()
         assert supervisor.host_log.parent.stat().st_mode & 0o777 == 0o700
         assert os.getpgid(host_of(supervisor).pid) == host_of(supervisor).pid
+
+
+def test_one_engine_is_limited_swept_and_replayed_on(open_supervisor: Open) -> None:
+    script = {
+        "limit": [[["limited"]]],
+        "sweep": [[["send", "progress", REPORT], ["swept"]]],
+        "replay": [
+            [["replayed"]],
+            [["replayed", asdict(CUT)]],
+            [["replayed", asdict(replace(CUT, lost=replace(CUT.lost, at_least_ms=None)))]],
+        ],
+    }
+    reports: list[Mapping[str, Any]] = []
+    with open_supervisor(script) as supervisor:
+        supervisor.limit(LIMITS)
+        host = host_of(supervisor)
+        steps, whole = supervisor.sweep(SWEEP, LIMITS, reports.append)
+        assert steps.prefill_tokens.tolist() == [64, 512]
+        assert whole
+        assert reports == [REPORT]
+        assert not supervisor.sweep(SWEEP, LIMITS, ignore, seconds=1.0)[1]
+        plain = supervisor.replay(trace(), PLAN, ignore)
+        assert (plain.censored, plain.schedule) == (None, None)
+        detailed = supervisor.replay(trace(), replace(PLAN, detail=True), ignore)
+        assert detailed.censored == CUT
+        lost = supervisor.replay(trace(), PLAN, ignore).censored
+        assert lost is not None
+        assert lost.lost == Lost("ttft_p95@long", 500.0, math.inf)
+        assert host_of(supervisor) == host
+    assert detailed.schedule is not None
+    assert detailed.schedule.names == ("row-0", "row-1")
+    assert detailed.schedule.tokens.tolist() == [100, 600]
+    assert detailed.schedule.arrival_step.tolist() == [0, 1]
+    np.testing.assert_array_equal(detailed.steps.prefill_tokens, [100, 600])
+    np.testing.assert_array_equal(detailed.samples.scheduled_s, [0.0, 0.25])
+
+
+def test_an_engine_that_takes_other_limits_is_ended(open_supervisor: Open) -> None:
+    other = {**LIMITS, "max_num_seqs": 8}
+    with open_supervisor({"limit": [[["send", "limited", {"limits": other}]]]}) as supervisor:
+        failure = failure_of(lambda: supervisor.limit(LIMITS))
+        assert failure == Failure("unknown", f"the engine runs with {other}, not {LIMITS}")
+        assert supervisor.running() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "expected"),
+    [
+        ("limit", ["exit", 3], Failure("engine_dead", f"{ENDED} with status 3 during limit")),
+        ("sweep", ["kill"], Failure("engine_dead", f"{ENDED} by SIGKILL during sweep")),
+        ("sweep", FAILED, Failure("no_kv_room", "too small")),
+    ],
+)
+def test_an_engine_that_dies_meanwhile(
+    open_supervisor: Open, kind: str, answer: list[Any], expected: Failure
+) -> None:
+    """What ran has died: that says nothing of how it was started."""
+    with open_supervisor({kind: [[answer]]}) as supervisor:
+        calls = {
+            "limit": lambda: supervisor.limit(LIMITS),
+            "sweep": lambda: supervisor.sweep(SWEEP, LIMITS, ignore),
+        }
+        assert failure_of(calls[kind]) == expected
+        assert supervisor.running() == frozenset()

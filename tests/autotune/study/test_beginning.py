@@ -129,10 +129,10 @@ def test_an_obstacle_to_what_is_not_wanted_is_not_mentioned(changes: Any) -> Non
 
 
 def test_an_obstacle_that_only_the_engine_knows_is_said_too() -> None:
-    engines = ScriptedEngines(obstacle="the scheduler is another one")
+    engines = ScriptedEngines(obstacle="another scheduler")
     before, after, _, heard = begun(engines)
     assert heard.said[1:] == [
-        f"every trial restarts an engine: {UNUSABLE} (unknown: no step times: the scheduler is another one)"
+        f"every trial restarts an engine: {UNUSABLE} (unknown: no step times: another scheduler)"
     ]
     assert (after.live, after.calibrated) == (False, None)
     assert after.lattice == before.lattice
