@@ -101,6 +101,10 @@ OPTIONS = (
         2, "--knob max_num_seqs", "values are YAML",
     ),
     Case(
+        "a knob with an empty list", (*TUNE, "--knob", "cudagraph_capture_sizes=[1,2],[]"), 2,
+        "cudagraph_capture_sizes takes lists of numbers or words", "for example --knob",
+    ),
+    Case(
         "more candidates than can be looked at",
         (*TUNE, *(f"--knob={name}={','.join(map(str, range(60)))}" for name in "abcd")), 2,
         "the knobs make 1.296e+07 candidates", "fewer values",
