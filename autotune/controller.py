@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan, Step, failures_in_a_row, finished_trials, retry
 from autotune.study.runner import Engines, Result, Runner
 from autotune.study.sampler import UntestedCellSampler, ask
-from autotune.study.stage import Stage
+from autotune.study.stage import NotLive, Stage
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository
 from storage.study import reconcile, tell_stored
@@ -31,6 +32,8 @@ CUT_SHORT = ("starts", "search")
 
 class Watcher(Protocol):
     """Whoever follows a study on a screen."""
+
+    def say(self, text: str) -> None: ...
 
     def begun(self, row: TrialRecord, position: int, total: int) -> None: ...
 
@@ -105,6 +108,8 @@ class Controller:
             number = self._begin(step)
             try:
                 result = self._measure(number, step.phase)
+            except NotLive as outcome:
+                self._restart_from_now_on(number, outcome.failure)
             except TrialFailed as outcome:
                 self._store_failure(number, outcome.failure)
             else:
@@ -181,6 +186,22 @@ class Controller:
             number,
             state="infeasible" if failure.deterministic else "failed",
             outcome=infeasible if failure.deterministic else Outcome("fail"),
+            failure=TrialFailure(failure.failure_class, failure.evidence),
+        )
+
+    def _restart_from_now_on(self, number: int, failure: Failure) -> None:
+        """Go on without live trials; what stands in their way is no fault of the candidate."""
+        self._stage.kill()
+        self._plan = replace(self._plan, live=False)
+        self._watcher.say(
+            f"every trial restarts an engine from now on: the one of the largest limits failed "
+            f"with {failure.failure_class}: {failure.evidence}"
+        )
+        self._repository.finish_trial(
+            self._study_id,
+            number,
+            state="failed",
+            outcome=Outcome("fail"),
             failure=TrialFailure(failure.failure_class, failure.evidence),
         )
 

@@ -42,7 +42,6 @@ _MOST_DEPTH = 50
 RESERVED_ARGUMENTS: Mapping[str, str] = {
     "model": "it has an option of its own, --model",
     "disable_log_stats": "measuring needs it as it is",
-    "enable_logging_iteration_details": "measuring needs it as it is",
     "hf_token": "arguments are stored and exported; set HF_TOKEN in the environment",
 }
 """Engine arguments that nobody may set here, with the reason."""

@@ -48,8 +48,6 @@ from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stal
 class TalkingWatcher(Watcher, Protocol):
     """A watcher that is also told in words what happens between trials."""
 
-    def say(self, text: str) -> None: ...
-
     def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None: ...
 
 

@@ -31,9 +31,10 @@ def calibrate(
     ] = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Measure an engine's step times, one step in flight, in under two minutes.
+    """Measure an engine's step times.
 
-    Shows where one more token makes a step dearer, and the ladders that follow.
+    Takes under two minutes, and one step at a time. Shows where one more token makes a step
+    dearer, and the ladders that follow.
     """
     import json
 

@@ -179,7 +179,9 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
     if judgement is None:
         typer.echo("No trial has a result.")
         return
-    typer.echo("\n".join([*verdict_lines(judgement), time_line(view.trials)]))
+    calibration_s = (view.study.spec.get("calibration") or {}).get("seconds", 0.0)
+    spent = time_line(view.trials, calibration_s=calibration_s)
+    typer.echo("\n".join([*verdict_lines(judgement), spent]))
     if judgement.chosen is not None:
         typer.echo("")
         export = make_export(view, judgement.chosen)

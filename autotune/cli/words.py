@@ -39,7 +39,7 @@ def verdict_lines(judgement: Judgement, *, state: StudyState = "finished") -> li
     return [*_lines(judgement), *next_lines(judgement, state=state)]
 
 
-def time_line(trials: Sequence[TrialRecord]) -> str:
+def time_line(trials: Sequence[TrialRecord], *, calibration_s: float = 0.0) -> str:
     """Return where the time of a study went."""
     names = {
         "start_s": "engine starts",
@@ -51,6 +51,8 @@ def time_line(trials: Sequence[TrialRecord]) -> str:
         label: sum((trial.timings or {}).get(name) or 0.0 for trial in trials)
         for name, label in names.items()
     }
+    if calibration_s:
+        totals = {"calibration": calibration_s, **totals}
     parts = ", ".join(f"{label} {duration(seconds)}" for label, seconds in totals.items())
     return f"{len(trials)} trials took {duration(sum(totals.values()))}: {parts}."
 

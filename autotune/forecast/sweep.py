@@ -23,15 +23,23 @@ class Calibrated:
         steps: with one in flight, in the order of the sweep.
         whole: whether there was time for all of its plan.
         calibration: what the steps say.
+        seconds: that it took to start the engine and to run the sweep.
     """
 
     steps: Steps
     whole: bool
     calibration: Calibration
+    seconds: float
 
     @classmethod
     def of(
-        cls, steps: Steps, *, whole: bool, capture_sizes: Sequence[int], work: Work | None
+        cls,
+        steps: Steps,
+        *,
+        whole: bool,
+        capture_sizes: Sequence[int],
+        work: Work | None,
+        seconds: float = 0.0,
     ) -> Self:
         """Read a sweep.
 
@@ -40,10 +48,11 @@ class Calibrated:
             whole: whether there was time for all of its plan.
             capture_sizes: token counts for which there are CUDA graphs.
             work: what the model computes, None where nobody can say.
+            seconds: that it took, the start of the engine included.
         """
         flops_of = None if work is None else (lambda each: step_flops(each, work))
         calibration = Calibration.measured(steps, capture_sizes=capture_sizes, flops_of=flops_of)
-        return cls(steps, whole, calibration)
+        return cls(steps, whole, calibration, seconds)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; times in whole microseconds."""
@@ -54,6 +63,7 @@ class Calibrated:
             columns[field.name] = (np.rint(column * 1e6).astype(int) if micro else column).tolist()
         return {
             "whole": self.whole,
+            "seconds": self.seconds,
             "calibration": self.calibration.to_json(),
             "steps": columns,
         }
@@ -65,7 +75,8 @@ class Calibrated:
             column = np.array(data["steps"][field.name], dtype=np.float64)
             scaled = column / 1e6 if field.name.endswith("_s") else column
             columns[field.name] = scaled if field.type == "F8" else scaled.astype(np.int64)
-        return cls(Steps(**columns), data["whole"], Calibration.from_json(data["calibration"]))
+        calibration = Calibration.from_json(data["calibration"])
+        return cls(Steps(**columns), data["whole"], calibration, data["seconds"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from autotune.candidates.lattice import SEQS, TOKENS, Tiles
 from autotune.engine.live import LIVE_LIMITS
 from autotune.engine.protocol import EngineInfo, Failure, TrialFailed
+from autotune.engine.supervisor import Started
 from autotune.errors import EnvironmentFault
 from autotune.forecast.grid import SweepPlan, sweep_plan
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
@@ -55,7 +56,6 @@ class Measured:
     calibrated: Calibrated
     ladders: Mapping[str, Sequence[int]]
     start_s: float
-    sweep_s: float
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -67,7 +67,6 @@ class Measured:
             "kv_cache_tokens": self.info.kv_cache_tokens,
             "work": None if self.info.work is None else self.info.work.to_json(),
             "start_s": self.start_s,
-            "sweep_s": self.sweep_s,
             "ladders": {name: list(rungs) for name, rungs in self.ladders.items()},
             **self.calibrated.to_json(),
         }
@@ -95,12 +94,12 @@ def calibrate(
     Raises:
         TrialFailed: the engine did not start, or died.
     """
-    info = stage.start(job.envelope(job.baseline), log_path).started.info
-    return sweep(info, sweeper, tile=tile, on_progress=on_progress)
+    started = stage.start(job.envelope(job.baseline), log_path).started
+    return sweep(started, sweeper, tile=tile, on_progress=on_progress)
 
 
 def sweep(
-    info: EngineInfo,
+    started: Started,
     sweeper: Sweeper,
     *,
     tile: int,
@@ -111,6 +110,7 @@ def sweep(
     Raises:
         TrialFailed: its limits cannot be changed, or it died.
     """
+    info, begun = started.info, time.perf_counter()
     if info.live_obstacle is not None:
         raise TrialFailed(Failure("unknown", f"no step times: {info.live_obstacle}"))
     limits = {name: int(info.resolved.get(name) or 0) for name in LIVE_LIMITS}
@@ -123,7 +123,13 @@ def sweep(
         tile=tile,
     )
     steps, whole = sweeper.sweep(plan, limits, on_progress)
-    return Calibrated.of(steps, whole=whole, capture_sizes=info.capture_sizes, work=info.work)
+    return Calibrated.of(
+        steps,
+        whole=whole,
+        capture_sizes=info.capture_sizes,
+        work=info.work,
+        seconds=started.start_s + time.perf_counter() - begun,
+    )
 
 
 def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
@@ -144,11 +150,9 @@ def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
         follower.say("starting an engine")
         try:
             started = supervisor.start({**settings.engine_args, "model": described.model}, log)
-            begun = time.perf_counter()
             calibrated = sweep(
-                started.info, supervisor, tile=tiles.tokens, on_progress=follower.progress
+                started, supervisor, tile=tiles.tokens, on_progress=follower.progress
             )
-            sweep_s = time.perf_counter() - begun
         except TrialFailed as outcome:
             raise EnvironmentFault(str(outcome), hint=f"the engine's log is {log}") from outcome
         # What was measured counts even if the engine will not go quietly.
@@ -160,4 +164,4 @@ def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
         TOKENS: rungs.budgets(tiles.tokens, low, top) if low <= top else (top,),
         SEQS: rungs.caps(tiles.seqs, int(resolved[SEQS])),
     }
-    return Measured(started.info, calibrated, ladders, started.start_s, sweep_s)
+    return Measured(started.info, calibrated, ladders, started.start_s)

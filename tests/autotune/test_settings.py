@@ -301,9 +301,7 @@ def test_engine_arguments_that_json_cannot_hold_are_refused(text: str) -> None:
         load_settings(None, given)
 
 
-@pytest.mark.parametrize(
-    "name", ["model", "disable-log-stats", "enable_logging_iteration_details"]
-)
+@pytest.mark.parametrize("name", ["model", "disable-log-stats", "hf_token"])
 def test_arguments_that_are_ours_to_set_are_refused(name: str) -> None:
     given = {"model": "m", "trace": "t", "engine_args": parse_engine_args([f"{name}=true"])}
     with pytest.raises(UsageError, match="cannot be set"):

@@ -98,6 +98,23 @@ def replay(llm: LLMEngine) -> dict[str, Any]:
     return {"shares": shares, "arrivals": arrivals, "ordered": ordered, **counts}
 
 
+def refusals(llm: LLMEngine, limits: Mapping[str, int]) -> list[str]:
+    """Return the words with which limits are refused while a request runs, and if too large."""
+    scheduler = llm.engine_core.engine_core.scheduler
+    params = SamplingParams(max_tokens=1, detokenize=False)
+    llm.add_request("unfinished", tokens_input([5] * 8), params)
+    words = []
+    tokens, seqs = LIVE_LIMITS[:2]
+    for wrong in (limits, {**limits, tokens: 4096}, {**limits, seqs: 64}):
+        try:
+            set_limits(scheduler, wrong)
+        except (RuntimeError, ValueError) as error:
+            words.append(str(error))
+        while llm.has_unfinished_requests():
+            llm.step()
+    return words
+
+
 def main(limits: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     envelope = {name: max(each[name] for each in limits) for name in LIVE_LIMITS[:2]}
     result: dict[str, Any] = {"traffic": traffic(), "live": [], "restart": []}
@@ -107,6 +124,7 @@ def main(limits: Sequence[Mapping[str, int]]) -> dict[str, Any]:
         for each in limits:
             assert set_limits(scheduler, each) == dict(each)
             result["live"].append(replay(llm))
+        result["refused"] = refusals(llm, limits[0])
     for each in limits:
         with engine(**each) as llm:
             result["restart"].append(replay(llm))

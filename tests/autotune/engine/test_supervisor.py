@@ -417,7 +417,7 @@ def test_one_engine_is_limited_swept_and_replayed_on(open_supervisor: Open) -> N
         "replay": [
             [["replayed"]],
             [["replayed", asdict(CUT)]],
-            [["replayed", asdict(replace(CUT, lost=replace(CUT.lost, at_least_ms=None)))]],
+            [["replayed", {**asdict(CUT), "lost": {**asdict(CUT.lost), "at_least_ms": None}}]],
         ],
     }
     reports: list[Mapping[str, Any]] = []

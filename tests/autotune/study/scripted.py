@@ -316,6 +316,10 @@ class Notes:
     begun_trials: list[tuple[int, str, int, int]] = field(default_factory=list)
     finished_trials: list[tuple[int, str]] = field(default_factory=list)
     reports: list[Mapping[str, Any]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
     def begun(self, row: TrialRecord, position: int, total: int) -> None:
         self.begun_trials.append((row.number, row.phase, position, total))
