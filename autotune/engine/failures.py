@@ -10,18 +10,24 @@ from autotune.engine.protocol import Failure, FailureClass
 
 _Rule = tuple[re.Pattern[str], FailureClass]
 
+_NO_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|Cannot allocate memory"
+    # Libraries that ask the driver themselves have words of their own.
+    r"|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA calloc",
+    re.I,
+)
+_NOT_FREE = re.compile(r"Free memory on device .* is less than", re.I)
+
 # The first rule that matches any line wins, so that a consequence never hides its cause.
 _START_RULES: Sequence[_Rule] = (
     (re.compile(r"larger than the available KV cache memory", re.I), "no_kv_room"),
     (re.compile(r"No available memory for the cache blocks", re.I), "no_kv_room"),
     # Somebody else has the memory, now: no fault of the candidate.
-    (re.compile(r"Free memory on device .* is less than", re.I), "unknown"),
-    (re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory", re.I), "oom_start"),
+    (_NOT_FREE, "unknown"),
+    (_NO_MEMORY, "oom_start"),
     (re.compile(r"validation errors? for \w*(Args|Config)", re.I), "refused_argument"),
 )
-_RUN_RULES: Sequence[_Rule] = (
-    (re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory", re.I), "oom_run"),
-)
+_RUN_RULES: Sequence[_Rule] = ((_NO_MEMORY, "oom_run"),)
 _CAUSE = re.compile(r"^\S*(Error|Exception|Fault)\b.*:|\berror:", re.I)
 # What the other processes say when one of them has failed.
 _CONSEQUENCE = re.compile(
@@ -57,6 +63,13 @@ def classify_start(log_text: str, message: str, *, ended: Sequence[str] = ()) ->
 def classify_run(log_text: str, message: str, *, ended: Sequence[str] = ()) -> Failure:
     """Class an engine that died under a replay; see ``classify_start``."""
     return _classify(_RUN_RULES, log_text, message, ended, otherwise="engine_dead")
+
+
+def lacks_memory(failure: Failure) -> bool:
+    """Whether an engine had less memory than it needed, be it another's fault."""
+    if failure.failure_class == "unknown":
+        return _NOT_FREE.search(failure.evidence) is not None
+    return failure.failure_class in ("oom_start", "oom_run", "no_kv_room")
 
 
 def _classify(

@@ -8,15 +8,17 @@ leaks is slower at the end of a night than at its beginning.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.engine.failures import lacks_memory
 from autotune.engine.processes import Process
+from autotune.engine.protocol import Failure
 from autotune.engine.run_folder import RunFolder
-from autotune.hardware.gpu_memory import GpuMemory
+from autotune.hardware.gpu_memory import GpuMemory, Holder
 
 TOLERANCE = 0.05
 """Memory is back at its baseline when it is within this share of it."""
@@ -59,7 +61,7 @@ class Ground:
 
 
 class NotClean(Exception):
-    """Something is left; the text says what."""
+    """Something is left; the text says what, and who holds it."""
 
 
 class GroundCheck:
@@ -77,6 +79,7 @@ class GroundCheck:
         self._host_base: Ground | None = None
         self._host: Process | None = None
         self._starts = 0
+        self._neighbours: tuple[Holder, ...] = ()
 
     def before_start(self, host: Process, folder: RunFolder, gpu: GpuMemory) -> Ground:
         """Wait until the ground is clean, and return what is held then.
@@ -97,7 +100,43 @@ class GroundCheck:
                 raise NotClean(f"{left} after {waited_s:.0f} s{_named(host, folder, gpu)}")
             time.sleep(_POLL_S)
         self._remember(host, now)
+        self._neighbours = tuple(gpu.holders())
         return replace(now, waited_s=waited_s)
+
+    def blamed(self, failure: Failure, gpu: GpuMemory) -> Failure:
+        """Return why an engine that is gone really failed, if it was for want of memory.
+
+        What others take meanwhile is no fault of the candidate, and makes the failure one that
+        may be repeated. What they held from the beginning is only named: the candidate may ask
+        for too much beside them, and would again.
+        """
+        if not lacks_memory(failure):
+            return failure
+        taken = self._kept_by_others(gpu)
+        if taken is not None:
+            return Failure("unknown", f"{taken}; so the engine said: {failure.evidence}")
+        if not self._neighbours:
+            return failure
+        beside = f"not ours is {_listed(self._neighbours)}"
+        return replace(failure, evidence=f"{failure.evidence} ({beside})")
+
+    def _kept_by_others(self, gpu: GpuMemory) -> str | None:
+        """Wait until a GPU has what the last engine held back; say what is missing then."""
+        begun = self._clock()
+        while (left := self._missing(gpu.used_bytes())) is not None:
+            if self._clock() - begun >= self._settle_s:
+                named = _listed(gpu.holders())
+                return f"{left} without an engine{': ' + named if named else ''}"
+            time.sleep(_POLL_S)
+        return None
+
+    def _missing(self, used_bytes: Mapping[str, int]) -> str | None:
+        """Say which GPU has more in use than before the first engine, None if none has."""
+        for uuid, base in self._gpu_base.items():
+            used = used_bytes.get(uuid, 0)
+            if used > base + max(TOLERANCE * base, FLOOR_BYTES):
+                return f"{uuid} has {_gib(used)} in use, {_gib(base)} before the first engine,"
+        return None
 
     def _remember(self, host: Process, now: Ground) -> None:
         self._gpu_base = {**now.gpu_memory_bytes, **self._gpu_base}
@@ -117,10 +156,8 @@ class GroundCheck:
                 f"{_gib(now.shared_memory_bytes)} of shared memory and {now.sockets} sockets of "
                 "the last engine are left"
             )
-        for uuid, base in self._gpu_base.items():
-            used = now.gpu_memory_bytes.get(uuid, 0)
-            if used > base + max(TOLERANCE * base, FLOOR_BYTES):
-                return f"{uuid} has {_gib(used)} in use, {_gib(base)} before the first engine,"
+        if (missing := self._missing(now.gpu_memory_bytes)) is not None:
+            return missing
         base_host = self._host_base if host == self._host else None
         if base_host is not None:
             return _host_leak(now, base_host)
@@ -179,13 +216,17 @@ def _named(host: Process, folder: RunFolder, gpu: GpuMemory) -> str:
     """Name who holds something, so that it can be ended."""
     engines = [f"process {each.pid} ({each.name})" for each in _engine_processes(host, folder)]
     ours = {each.pid for each in folder.running()}
-    others = [
+    others = _listed([each for each in gpu.holders() if each.pid not in ours])
+    named = ", ".join(filter(None, [*engines, others]))
+    return f": {named}" if named else ""
+
+
+def _listed(holders: Sequence[Holder]) -> str:
+    """Return holders as a sentence lists them, '' for none; pids are as the driver has them."""
+    return ", ".join(
         f"process {each.pid}{'' if each.used_bytes is None else ' with ' + _gib(each.used_bytes)}"
-        for each in gpu.holders()
-        if each.pid not in ours
-    ]
-    named = [*engines, *others]
-    return f": {', '.join(named)}" if named else ""
+        for each in holders
+    )
 
 
 def _gib(size_bytes: int) -> str:

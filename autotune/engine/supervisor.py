@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -162,13 +162,14 @@ class Supervisor:
         """Start an engine with exactly these arguments, on clean ground.
 
         Raises:
-            TrialFailed: what the last engine held is not given back, or this one did not come
-                up, with the class and the line that says why.
+            TrialFailed: it did not come up, with the class and the line that says why.
+            EnvironmentFault: what the last engine held is not given back, or is another's now.
         """
         ground = self._clean_ground()
         self._log_path = log_path
         body = {"engine_args": dict(engine_args), "log_path": str(log_path)}
-        answer = self._call("start", body, self._watchdogs.start_s)
+        with self._others_blamed():
+            answer = self._call("start", body, self._watchdogs.start_s)
         self._record()
         info = EngineInfo.from_json(answer.body["info"])
         return Started(info, float(answer.body["start_s"]), ground)
@@ -182,9 +183,10 @@ class Supervisor:
             TrialFailed: the engine died, or gave no token for too long.
         """
         body = {"block_size": trace.meta.block_size, **asdict(plan)}
-        answer = self._call(
-            "replay", body, self._watchdogs.silence_s, arrays_of(trace), on_progress
-        )
+        with self._others_blamed():
+            answer = self._call(
+                "replay", body, self._watchdogs.silence_s, arrays_of(trace), on_progress
+            )
         return _replay_result(answer)
 
     def limit(self, limits: Mapping[str, int]) -> None:
@@ -273,7 +275,18 @@ class Supervisor:
         try:
             return replace(self._ground.before_start(*self._held()), host_replaced=reason)
         except NotClean as fault:
-            raise TrialFailed(Failure("unknown", str(fault))) from fault
+            raise EnvironmentFault(
+                f"no engine can be started: {fault}",
+                hint="end what holds it; the same command then goes on with the study",
+            ) from fault
+
+    @contextmanager
+    def _others_blamed(self) -> Iterator[None]:
+        """Tell a failure for want of memory by who has the memory; the engine is gone then."""
+        try:
+            yield
+        except TrialFailed as outcome:
+            raise TrialFailed(self._ground.blamed(outcome.failure, self._gpu)) from outcome
 
     def _held(self) -> tuple[Process, RunFolder, GpuMemory]:
         self._connected()

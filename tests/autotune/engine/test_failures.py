@@ -135,6 +135,8 @@ def test_a_missing_model_is_unknown_and_shown(message: str) -> None:
             "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization`."
         ),
         "OSError: [Errno 12] Cannot allocate memory",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "torch.distributed.DistBackendError: Failed to CUDA calloc async 608 bytes",
     ],
 )
 def test_memory_that_ran_out_during_the_start(line: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from autotune.engine import ground as ground_module
 from autotune.engine.ground import Ground, GroundCheck, NotClean, survey
 from autotune.engine.processes import Process
+from autotune.engine.protocol import Failure, FailureClass
 from autotune.engine.run_folder import RunFolder
 from autotune.hardware.gpu_memory import GpuMemory, Holder
 
@@ -52,9 +53,16 @@ class Held:
 
 
 class Gpu(GpuMemory):
-    def __init__(self, holders: list[Holder]) -> None:
+    """Has in use what it is told, the last value again and again."""
+
+    def __init__(self, holders: list[Holder], *used_gib: float) -> None:
         super().__init__(())
         self._holders = holders
+        self._used_gib = list(used_gib)
+
+    def used_bytes(self) -> dict[str, int]:
+        more = len(self._used_gib) > 1
+        return dict(used(self._used_gib.pop(0) if more else self._used_gib[0]))
 
     def holders(self) -> list[Holder]:
         return self._holders
@@ -130,6 +138,57 @@ def test_memory_that_does_not_come_back_is_named_with_its_holder(
         "GPU-1 has 31.00 GiB in use, 1.00 GiB before the first engine, after 5 s: "
         "process 4711 with 30.00 GiB, process 4712"
     )
+
+
+NOT_FREE = Failure("unknown", "Free memory on device cuda:0 (9/140 GiB) is less than desired.")
+NO_MEMORY = Failure("oom_run", "torch.OutOfMemoryError: CUDA out of memory.")
+
+
+def begun(held: Held, folder: RunFolder, *neighbours: Holder) -> GroundCheck:
+    """A run whose first engine could start, beside these."""
+    ground = check(held)
+    held.states = [CLEAN]
+    ground.before_start(HOST, folder, Gpu(list(neighbours)))
+    held.clock.now_s = 0.0
+    return ground
+
+
+def test_memory_that_others_took_meanwhile_is_no_fault_of_the_candidate(
+    held: Held, folder: RunFolder
+) -> None:
+    ground = begun(held, folder)
+    failure = ground.blamed(NO_MEMORY, Gpu([Holder(4711, 10 * GIB)], 131.0, 11.0))
+    assert failure == Failure(
+        "unknown",
+        "GPU-1 has 11.00 GiB in use, 1.00 GiB before the first engine, without an engine: "
+        "process 4711 with 10.00 GiB; so the engine said: " + NO_MEMORY.evidence,
+    )
+    assert held.clock.now_s == 5.0
+    assert "an engine; so" in ground.blamed(NO_MEMORY, Gpu([], 11.0)).evidence
+
+
+def test_memory_that_the_engine_itself_wanted_is(held: Held, folder: RunFolder) -> None:
+    ground = begun(held, folder)
+    assert ground.blamed(NO_MEMORY, Gpu([], 131.0, 60.0, 1.0)) == NO_MEMORY
+    assert held.clock.now_s == 2.0, "it is waited for what the engine held"
+
+
+def test_who_was_there_before_the_first_engine_is_named(held: Held, folder: RunFolder) -> None:
+    ground = begun(held, folder, Holder(4711, 90 * GIB), Holder(12, None))
+    for failure in (NOT_FREE, NO_MEMORY):
+        assert ground.blamed(failure, Gpu([], 1.0)) == replace(
+            failure,
+            evidence=f"{failure.evidence} (not ours is process 4711 with 90.00 GiB, process 12)",
+        )
+
+
+@pytest.mark.parametrize("failure_class", ["unknown", "engine_dead", "hang", "refused_argument"])
+def test_other_failures_are_told_as_they_are(
+    held: Held, folder: RunFolder, failure_class: FailureClass
+) -> None:
+    failure = Failure(failure_class, "IndexError: block 7 is out of range")
+    assert begun(held, folder).blamed(failure, Gpu([], 99.0)) == failure
+    assert held.clock.now_s == 0.0
 
 
 @pytest.mark.parametrize(

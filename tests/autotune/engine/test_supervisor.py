@@ -18,6 +18,7 @@ from autotune.engine import supervisor as supervisor_module
 from autotune.engine.ground import GroundCheck, NotClean
 from autotune.engine.protocol import Failure, ReplayPlan, TrialFailed
 from autotune.engine.supervisor import HOST_COMMAND, Supervisor, Watchdogs, arrays_of
+from autotune.errors import EnvironmentFault
 from autotune.forecast.grid import ContextProbe, KvProbe, SweepPlan
 from autotune.traffic.model import Trace, TraceRequest
 from objectives.censoring import Censored, Lost
@@ -181,16 +182,34 @@ def test_a_host_whose_engine_left_something_is_replaced_before_the_next_start(
         assert host_of(supervisor) != host
 
 
-def test_what_cannot_be_cleaned_is_a_failure_of_the_trial(
+def test_what_cannot_be_cleaned_is_a_fault_of_the_machine(
     open_supervisor: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:
         raise NotClean("GPU-1 has 70.00 GiB in use")
 
     monkeypatch.setattr(GroundCheck, "before_start", never)
-    with open_supervisor({}) as supervisor:
-        failure = failure_of(lambda: supervisor.start({}, tmp_path / "1.log"))
-    assert failure == Failure("unknown", "GPU-1 has 70.00 GiB in use")
+    with open_supervisor({}) as supervisor, pytest.raises(EnvironmentFault) as caught:
+        supervisor.start({}, tmp_path / "1.log")
+    assert caught.value.message == "no engine can be started: GPU-1 has 70.00 GiB in use"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["start", "replay"])
+def test_a_failure_for_want_of_memory_is_told_by_who_has_it(
+    open_supervisor: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def blamed(_ground: GroundCheck, failure: Failure, _gpu: object) -> Failure:
+        return Failure("unknown", f"process 4711: {failure.evidence}")
+
+    monkeypatch.setattr(GroundCheck, "blamed", blamed)
+    with open_supervisor({"start": [[STARTED]], kind: [[FAILED]]}) as supervisor:
+        commands = {
+            "start": lambda: supervisor.start({}, tmp_path / "1.log"),
+            "replay": lambda: supervisor.replay(trace(), PLAN, ignore),
+        }
+        failure = failure_of(commands[kind])
+        assert failure == Failure("unknown", "process 4711: too small")
 
 
 def test_a_host_that_has_ended_unnoticed_is_a_failure_of_the_trial(
