@@ -97,6 +97,8 @@ class Stage:
             running = self._start_for(job, candidate, fidelity, log_path)
             start_s = running.started.start_s
         if fidelity == "live":
+            if obstacle := running.started.info.live_obstacle:
+                raise NotLive(Failure("unknown", f"limits cannot be changed: {obstacle}"))
             self._engines.limit(job.limits(candidate))
         self._running = replace(running, measured=True)
         return running.started, start_s
@@ -108,12 +110,9 @@ class Stage:
         if fidelity != "live":
             return self.start(wanted, log_path)
         try:
-            running = self.start(wanted, log_path)
+            return self.start(wanted, log_path)
         except TrialFailed as outcome:
             raise NotLive(outcome.failure) from outcome
-        if obstacle := running.started.info.live_obstacle:
-            raise NotLive(Failure("unknown", f"limits cannot be changed: {obstacle}"))
-        return running
 
     def release(self, job: Job, candidate: Candidate, fidelity: Fidelity) -> float | None:
         """Stop the engine of a trial unless live ones can follow on it; return as ``clear``."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.candidates.lattice import TOKENS, Candidate, cell_key, whole
+from autotune.candidates.lattice import TOKENS, Candidate, cell_key, integer
 from autotune.engine.live import THRESHOLD
 from autotune.engine.protocol import Failure, FailureClass, TrialFailed
 from autotune.errors import TooManyFailures
@@ -41,6 +41,7 @@ class Course:
     engines: ScriptedEngines
     judgement: Judgement
     told: tuple[Any, ...]
+    said: list[str]
 
     def of(self, *phases: str) -> list[TrialRecord]:
         return [row for row in self.rows if row.phase in phases]
@@ -52,13 +53,13 @@ def run(folder: Path, engines: ScriptedEngines, **changes: Any) -> Course:
         judgement = running.controller.run()
         assert judgement is not None
         told = tuple(running.optuna_study.get_trials(deepcopy=False))
-        return Course(running.rows(), engines, judgement, told)
+        return Course(running.rows(), engines, judgement, told, running.watcher.said)
 
 
 def cuts_short(candidate: Candidate) -> Speed:
     """As ``clear_knee``, and much too slow with large steps; the baseline as well."""
     speed = clear_knee(candidate)
-    return Speed(speed.ttft_ms, speed.tpot_ms + (20 if whole(candidate[TOKENS]) > 700 else 0))
+    return Speed(speed.ttft_ms, speed.tpot_ms + (20 if integer(candidate[TOKENS]) > 700 else 0))
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +200,19 @@ def test_limits_that_are_never_taken_end_the_study(tmp_path: Path) -> None:
     faults = {("limit", number): failed("hang") for number in range(9)}
     with pytest.raises(TooManyFailures, match="failed with hang"):
         run(tmp_path, ScriptedEngines(faults=faults), max_failures_in_a_row=2)
+
+
+def test_without_an_engine_for_live_trials_the_rest_restarts(tmp_path: Path) -> None:
+    course = run(tmp_path, ScriptedEngines(obstacle="another scheduler"), trials=6)
+    (said,) = course.said
+    assert said.startswith("every trial restarts an engine from now on: ")
+    assert said.endswith(": limits cannot be changed: another scheduler")
+    assert told_of(course.rows[1:2]) == [("failed", "unknown")]
+    assert [row.fidelity for row in course.rows] == ["restart", "live", *["restart"] * 5]
+    phases = ["baseline", "sentinel", "starts", "starts", "search", "confirm", "confirm"]
+    assert [row.phase for row in course.rows] == phases
+    assert course.engines.limits == []
+    assert course.judgement.chosen is not None
 
 
 def test_a_resumed_live_study_measures_the_same(tmp_path: Path, uncut: Course) -> None:

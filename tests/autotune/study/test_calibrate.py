@@ -9,8 +9,8 @@ import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.live import THRESHOLD
-from autotune.engine.protocol import Failure, TrialFailed
-from autotune.engine.supervisor import Description
+from autotune.engine.protocol import EngineInfo, Failure, TrialFailed
+from autotune.engine.supervisor import Description, Started
 from autotune.errors import EnvironmentFault, UsageError
 from autotune.forecast.grid import sweep_plan
 from autotune.forecast.sweep import Calibrated
@@ -21,6 +21,7 @@ from objectives.utilization import Work
 from tests.autotune.study.scripted import (
     BASELINE,
     FLAGS,
+    GROUND,
     INFO,
     ScriptedEngines,
     job_of,
@@ -56,8 +57,9 @@ def running(engines: ScriptedEngines) -> ScriptedEngines:
     return engines
 
 
-def swept(engines: ScriptedEngines, info: Any = INFO) -> Calibrated:
-    return sweep(info, engines, tile=128, on_progress=lambda _: None)
+def swept(engines: ScriptedEngines, info: EngineInfo = INFO) -> Calibrated:
+    started = Started(info, 1.0, GROUND)
+    return sweep(started, engines, tile=128, on_progress=lambda _: None)
 
 
 def test_a_sweep_covers_the_limits_of_the_engine() -> None:
@@ -111,7 +113,7 @@ def test_an_engine_is_calibrated_alone(tmp_path: Path, monkeypatch: pytest.Monke
     assert heard.said == ["asking vLLM for its defaults", "starting an engine"]
     assert not engines.alive
     assert found.start_s == 1.0
-    assert found.sweep_s >= 0
+    assert found.calibrated.seconds >= found.start_s
     assert found.ladders[TOKENS][-1] == 2048
     assert all(rung % 128 == 0 for rung in found.ladders[TOKENS])
     assert found.ladders[SEQS] == (8, 16, 24, 32, 48, 64)

@@ -9,7 +9,7 @@ from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.study.job import Job
-from autotune.study.stage import Stage
+from autotune.study.stage import NotLive, Stage
 from tests.autotune.study.records import limits
 from tests.autotune.study.scripted import BASELINE, ScriptedEngines, job_of
 
@@ -108,22 +108,34 @@ def test_the_threshold_for_long_prefills_is_set_live() -> None:
 
 
 def test_an_engine_whose_limits_cannot_change_serves_restarts_alone() -> None:
+    """Whether it was started for a live trial, or for a restart before it."""
     engines, job = ScriptedEngines(obstacle="scheduler_cls is given"), live_job()
     stage = Stage(engines)
-    with pytest.raises(TrialFailed, match="limits cannot change: scheduler_cls is given"):
+    with pytest.raises(NotLive, match="limits cannot be changed: scheduler_cls is given"):
         stage.ready(job, SMALL, "live", LOGS[0])
+    stage.ready(job, BASELINE, "restart", LOGS[1])
+    stage.release(job, BASELINE, "restart")
+    with pytest.raises(NotLive, match="limits cannot be changed"):
+        stage.ready(job, SMALL, "live", LOGS[2])
     assert engines.limits == []
-    stage.ready(job, SMALL, "restart", LOGS[1])
+    assert stage.ready(job, SMALL, "restart", LOGS[3])[1] == 1.0
 
 
-def test_a_start_that_failed_leaves_no_engine() -> None:
+def test_an_envelope_that_does_not_start_is_no_fault_of_the_candidate() -> None:
     engines, job = failed_at("start"), live_job()
     stage = Stage(engines)
-    with pytest.raises(TrialFailed):
+    with pytest.raises(NotLive, match="silence"):
         stage.ready(job, SMALL, "live", LOGS[0])
     assert stage.log_path(job, SMALL, "live") is None
     assert stage.clear() is None
     assert stage.ready(job, SMALL, "live", LOGS[1])[1] == 1.0
+
+
+def test_a_restart_that_does_not_start_is() -> None:
+    engines, job = failed_at("start"), live_job()
+    with pytest.raises(TrialFailed, match="silence") as caught:
+        Stage(engines).ready(job, SMALL, "restart", LOGS[0])
+    assert not isinstance(caught.value, NotLive)
 
 
 def test_limits_that_are_not_taken_end_the_trial() -> None:
