@@ -1,15 +1,231 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from autotune import lease, tuning
+from autotune.candidates.lattice import TOKENS
 from autotune.cli.watch import ScreenWatcher
+from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.supervisor import Description
 from autotune.errors import LeaseHeld
 from autotune.study.job import Job
 from autotune.study.session import device_lease
-from tests.autotune.study.scripted import DESCRIPTION, ScriptedEngines, settings_of, small_trace
+from storage.errors import FingerprintMismatch
+from storage.records import StudyRecord, TrialRecord
+from storage.repository import open_repository
+from tests.autotune.study.scripted import (
+    BASELINE,
+    DESCRIPTION,
+    FLAGS,
+    INFO,
+    Notes,
+    ScriptedEngines,
+    settings_of,
+    small_trace,
+)
+
+TRIALS = 6
+CALIBRATING = "calibrating: starting the engine of the largest limits"
+UNUSABLE = "the engine of the largest limits cannot be used"
+HINDERED = Description(replace(INFO, live_obstacle="scheduler_cls is given"), FLAGS)
+
+
+class Told(Notes):
+    """A watcher that is also told of the study."""
+
+    def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None:
+        self.said.append(f"opened {study.name} with {len(trials)} trials")
+
+
+class Idle:
+    """A controller that writes down its job and runs nothing."""
+
+    jobs: ClassVar[list[Job]] = []
+
+    def __init__(self, *, job: Job, **_: object) -> None:
+        self.jobs.append(job)
+
+    def run(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What a run left behind, and what was said meanwhile, but for what all runs say."""
+
+    record: StudyRecord
+    rows: tuple[TrialRecord, ...]
+    said: list[str]
+
+    @property
+    def fidelities(self) -> list[str]:
+        return [row.fidelity for row in self.rows]
+
+
+Tune = Callable[..., Study]
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """The jobs of all controllers, which run nothing."""
+    monkeypatch.setattr(Idle, "jobs", [])
+    monkeypatch.setattr(tuning, "Controller", Idle)
+    return Idle.jobs
+
+
+@pytest.fixture
+def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
+    """Run or resume the study of the test on engines of this description."""
+    trace = tmp_path / "small.jsonl"
+    trace.write_bytes(b"".join(small_trace().lines()))
+    monkeypatch.setattr(lease, "LOCKS", tmp_path)
+    monkeypatch.setattr(tuning, "end_earlier_runs", lambda _say: None)
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+
+    def run(
+        engines: ScriptedEngines, described: Description = DESCRIPTION, **changes: Any
+    ) -> Study:
+        monkeypatch.setattr(tuning, "open_supervisor", lambda _settings, _name: engines)
+        monkeypatch.setattr(tuning, "describe_engine", lambda _settings, _supervisor: described)
+        settings = settings_of(
+            **{
+                "trace": str(trace),
+                "storage": url,
+                "study_name": "night",
+                "log_folder": tmp_path / "logs",
+                "trials": TRIALS,
+                "classes": "",
+                **changes,
+            }
+        )
+        watcher = Told()
+        tuning.run_study(settings, watcher, environ={})
+        with open_repository(url, create=False) as repository:
+            record = repository.study("night")
+            rows = repository.trials(record.id)
+        usual = (
+            "asking vLLM",
+            "opened night",
+            "no untested candidate",
+            "All requests come within",
+        )
+        return Study(record, rows, [each for each in watcher.said if not each.startswith(usual)])
+
+    return run
+
+
+def test_a_new_study_calibrates_and_a_resumed_one_goes_on_with_that(tune: Tune) -> None:
+    first_engines, engines = ScriptedEngines(), ScriptedEngines()
+    first = tune(first_engines)
+    assert first.said == [CALIBRATING]
+    assert len(first_engines.swept) == 1
+    # The baseline takes the engine that was calibrated; two restarts confirm.
+    assert len(first_engines.started) == 3
+    assert first.rows[0].log_path is not None
+    assert Path(first.rows[0].log_path).name == "calibrate.log"
+    assert first.fidelities == ["restart", "live", "live", "live", "restart", "restart"]
+    assert first.record.fingerprint["fidelity"] == "live"
+
+    again = tune(engines, trials=TRIALS + 1, calibrate=True)
+    assert again.said == []
+    assert engines.swept == []
+    assert again.rows[:TRIALS] == first.rows
+    assert again.fidelities[TRIALS:] == ["live"]
+    assert again.record.fingerprint == first.record.fingerprint
+    assert again.record.spec["calibration"] == first.record.spec["calibration"]
+    assert again.record.spec["calibration"]["whole"]
+
+
+def test_a_live_study_is_not_resumed_with_restarts(tune: Tune, idle: list[Job]) -> None:
+    tune(ScriptedEngines())
+    engines = ScriptedEngines()
+    with pytest.raises(FingerprintMismatch, match="fidelity"):
+        tune(engines, fidelity="restart")
+    assert engines.started == []
+    assert len(idle) == 1
+
+
+def test_a_study_of_restarts_stays_one(tune: Tune) -> None:
+    engines = ScriptedEngines()
+    first = tune(engines, fidelity="restart", calibrate=False)
+    assert first.said == []
+    assert engines.swept == []
+    assert first.fidelities == ["restart"] * TRIALS
+    assert len(engines.started) == TRIALS
+    assert "fidelity" not in first.record.fingerprint
+    assert first.record.spec["calibration"] is None
+    again = tune(engines, trials=TRIALS + 1)
+    assert again.said == []
+    assert engines.swept == []
+    assert again.fidelities == ["restart"] * (TRIALS + 1)
+
+
+def test_a_short_study_restarts_and_is_not_calibrated(tune: Tune) -> None:
+    engines = ScriptedEngines()
+    study = tune(engines, trials=2)
+    assert study.said == []
+    assert engines.swept == []
+    assert study.fidelities == ["restart"] * 2
+    assert "fidelity" not in study.record.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("engines", "described", "expected"),
+    [
+        (ScriptedEngines(), HINDERED, "every trial restarts an engine: scheduler_cls is given"),
+        (
+            ScriptedEngines(faults={("start", 0): TrialFailed(Failure("oom_start", "no room"))}),
+            DESCRIPTION,
+            f"every trial restarts an engine: {UNUSABLE} (oom_start: no room)",
+        ),
+    ],
+    ids=["limits that cannot change", "an envelope that does not start"],
+)
+def test_what_stands_in_the_way_is_said_in_one_line(
+    tune: Tune,
+    idle: list[Job],
+    engines: ScriptedEngines,
+    described: Description,
+    expected: str,
+) -> None:
+    study = tune(engines, described)
+    assert [each for each in study.said if each != CALIBRATING] == [expected]
+    (job,) = idle
+    assert (job.live, job.calibrated) == (False, None)
+    assert "fidelity" not in study.record.fingerprint
+    # It has begun that way and goes on that way, without another word.
+    assert tune(ScriptedEngines()).said == []
+    assert not idle[1].live
+
+
+def test_without_calibration_the_search_is_live_all_the_same(tune: Tune, idle: list[Job]) -> None:
+    engines = ScriptedEngines()
+    study = tune(engines, calibrate=False)
+    assert study.said == []
+    assert (engines.started, engines.swept) == ([], [])
+    assert study.record.fingerprint["fidelity"] == "live"
+    tune(engines, calibrate=True)
+    assert engines.swept == []
+    assert [(job.live, job.calibrated) for job in idle] == [(True, None)] * 2
+
+
+def test_a_resumed_study_has_the_ladders_that_were_measured(tune: Tune, idle: list[Job]) -> None:
+    """Also where the arguments or the traffic would estimate others today."""
+    graphs = Description(replace(INFO, capture_sizes=(8, 16, 32, 512)), FLAGS)
+    first = tune(ScriptedEngines(), graphs)
+    again = tune(ScriptedEngines(), graphs, budget="ttft_p95:30000 tpot_p95:1600")
+    assert again.record.fingerprint == first.record.fingerprint
+    before, after = idle
+    assert after.lattice == before.lattice
+    assert after.calibrated is not None
+    assert before.calibrated is not None
+    assert after.calibrated.calibration == before.calibrated.calibration
+    assert after.lattice.ladders[TOKENS][-1] == BASELINE[TOKENS]
 
 
 def test_gpus_that_only_a_knob_uses_are_leased_too(
