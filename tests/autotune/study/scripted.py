@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
@@ -387,12 +389,27 @@ class Running:
         return self.repository.trials(self.study_id)
 
 
+@cache
+def _tables() -> bytes:
+    """A database with the tables of both; Optuna takes longer to make its own than to run."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "study.db"
+        open_repository(f"sqlite:///{path}").close()
+        storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+        storage.remove_session()
+        storage.engine.dispose()
+        return path.read_bytes()
+
+
 @contextmanager
 def opened(
     folder: Path, job: Job, engines: ScriptedEngines, *, name: str = "study"
 ) -> Iterator[Running]:
     """Open a study in ``folder`` as the tune command does."""
-    url = f"sqlite:///{folder / 'study.db'}"
+    database = folder / "study.db"
+    if not database.exists():
+        database.write_bytes(_tables())
+    url = f"sqlite:///{database}"
     with open_repository(url) as repository:
         record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
         study = open_optuna_study(url, name, directions=3, sampler=optuna.samplers.RandomSampler())
