@@ -55,9 +55,13 @@ def integer(value: Value) -> int:
     return int(value)
 
 
+# Cells are compared by the thousand; ``json.dumps`` would make an encoder for each.
+_compact_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def cell_key(candidate: Candidate) -> str:
     """Return the text that equal candidates share."""
-    return json.dumps(dict(sorted(candidate.items())), separators=(",", ":"))
+    return _compact_json(dict(sorted(candidate.items())))
 
 
 # Of more digits there is no limit that is a multiple.
