@@ -26,11 +26,18 @@ class GpuMemory:
 
     def used_bytes(self) -> dict[str, int]:
         """Return the memory in use on each GPU that answers."""
+        return {uuid: int(info.used) for uuid, info in self._infos().items()}
+
+    def total_bytes(self) -> dict[str, int]:
+        """Return the memory of each GPU that answers."""
+        return {uuid: int(info.total) for uuid, info in self._infos().items()}
+
+    def _infos(self) -> dict[str, Any]:
         infos = {
             uuid: self._nvml.ask("nvmlDeviceGetMemoryInfo", handle)
             for uuid, handle in self._handles.items()
         }
-        return {uuid: int(info.used) for uuid, info in infos.items() if info is not None}
+        return {uuid: info for uuid, info in infos.items() if info is not None}
 
     def holders(self) -> list[Holder]:
         """Return the processes with memory of any of the GPUs, most memory first.

@@ -39,6 +39,7 @@ def test_memory_and_holders_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(monkeypatch)
     gpu = GpuMemory(["GPU-1", "GPU-2"])
     assert gpu.used_bytes() == {"GPU-1": 40}
+    assert gpu.total_bytes() == {"GPU-1": 100}
     assert gpu.holders() == [Holder(2, 30), Holder(1, None)]
     driver.lost = True
     assert gpu.used_bytes() == {}
