@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import sys
 import tempfile
 import time
@@ -24,11 +25,13 @@ import numpy as np
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, integer
 from autotune.demo import resolve_model, resolve_trace
-from autotune.engine.supervisor import Supervisor
+from autotune.engine.supervisor import Started, Supervisor
 from autotune.forecast.ladder import sequence_caps, worthwhile_budgets
+from autotune.forecast.sweep import Calibrated
 from autotune.settings import TuneSettings, parse_engine_args
 from autotune.study.calibrate import calibrate
-from autotune.study.job import make_job
+from autotune.study.costs import Fidelity
+from autotune.study.job import Job, make_job
 from autotune.study.outcomes import Yardstick
 from autotune.study.runner import Result, Runner
 from autotune.study.stage import Stage
@@ -45,6 +48,20 @@ DEMO_ARGS = (
     "kv_cache_memory_bytes=67108864",
 )
 DEMO_CANDIDATES = "512/64,1024/128,2048/128,768/32"
+
+
+class KeptStage(Stage):
+    """Keeps an engine until another is needed, so that a restart can be measured twice."""
+
+    def ready(
+        self, job: Job, candidate: Candidate, fidelity: Fidelity, log_path: Path
+    ) -> tuple[Started, float | None]:
+        if self._running is not None:
+            self._running = replace(self._running, measured=False)
+        return super().ready(job, candidate, fidelity, log_path)
+
+    def release(self, job: Job, candidate: Candidate, fidelity: Fidelity) -> None:
+        """The next trial that needs another engine stops this one."""
 
 
 class Bench:
@@ -74,7 +91,7 @@ class Bench:
         ladders = {n: tuple(sorted({integer(each[n]) for each in every})) for n in (TOKENS, SEQS)}
         self.job = replace(job, lattice=Lattice(ladders), live=True)
         self.tile = int(given.tile.split(",")[0])
-        self.stage = Stage(supervisor)
+        self.stage = KeptStage(supervisor)
         self._supervisor = supervisor
         self._runner = Runner(self.job, supervisor, self.stage, lambda _: None)
         self._yardstick = Yardstick.of(self.job)
@@ -122,11 +139,18 @@ class Bench:
         }
         self.write()
 
-    def trial(self, candidate: Candidate, fidelity: str, *, part: str) -> None:
+    def take_calibration(self, earlier: Path) -> None:
+        """Take the step times of an earlier run, for utilization to be a share of their best."""
+        calibration = json.loads(earlier.read_text(encoding="utf-8"))["calibration"]
+        self.job = replace(self.job, calibrated=Calibrated.from_json(calibration))
+        self._yardstick = Yardstick.of(self.job)
+        self.result["calibration_of"] = earlier.name
+
+    def trial(self, candidate: Candidate, fidelity: Fidelity, *, part: str) -> None:
         number = len(self.rows)
         result = self._runner.run(
             candidate,
-            "live" if fidelity == "live" else "restart",
+            fidelity,
             salt=f"{part}-{number}",
             log_path=self._folder / f"{number}.log",
             budget=None,
@@ -231,23 +255,25 @@ def _difference(
 
 
 def turnaround(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the seconds from a last token to the next candidate's first warm-up request."""
-    seconds = {
-        fidelity: [
-            row["turnaround_s"]
-            for row in rows
-            if row["turnaround_s"] is not None and (row["start_s"] is None) == (fidelity == "live")
-        ]
-        for fidelity in ("live", "restart")
+    """Return the seconds from a last token to the next candidate's first warm-up request.
+
+    Between live trials without a start, and where an engine was started; with the warm-up after
+    each beside it.
+    """
+    groups = {
+        "live": [r for r in rows if r["fidelity"] == "live" and r["start_s"] is None],
+        "restart": [r for r in rows if r["start_s"] is not None],
     }
-    medians = {name: float(np.median(v)) if v else None for name, v in seconds.items()}
-    both = all(medians.values())
-    ratio = medians["restart"] / medians["live"] if both else None  # type: ignore[operator]
-    warmup = {
-        name: float(np.median([r["warmup_s"] for r in rows if r["fidelity"] == name] or [0.0]))
-        for name in seconds
-    }
-    return {"ratio": ratio, "seconds": seconds, "median_s": medians, "warmup_median_s": warmup}
+    found: dict[str, Any] = {}
+    for name, group in groups.items():
+        seconds = [r["turnaround_s"] for r in group if r["turnaround_s"] is not None]
+        found[name] = {
+            "seconds": seconds,
+            "median_s": float(np.median(seconds)) if seconds else None,
+            "warmup_s": [r["warmup_s"] for r in group],
+        }
+    live, restart = (found[name]["median_s"] for name in ("live", "restart"))
+    return {"ratio": restart / live if live and restart else None, **found}
 
 
 def restarts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -306,18 +332,22 @@ async def _in_turn(engine: Any, *, runs: int, seqs: int) -> dict[str, Any]:
 
 
 def run(bench: Bench, given: argparse.Namespace) -> None:
-    bench.calibrate()
-    baseline = bench.candidates[0]
+    """Measure in turns; nothing begins for which there is no time."""
+    if given.calibration is None:
+        bench.calibrate()
+    else:
+        bench.take_calibration(given.calibration)
+    fidelities: list[Fidelity] = ["restart", "live"]
     for _ in range(given.aa):
-        bench.trial(baseline, "live", part="aa")
+        bench.trial(bench.candidates[0], "live", part="aa")
     for turn in range(given.rounds):
         order = bench.candidates if turn % 2 == 0 else bench.candidates[::-1]
-        # What a turn took before, it takes again.
-        for fidelity in ("live", "restart") if turn % 2 == 0 else ("restart", "live"):
+        for fidelity in fidelities:
             for candidate in order:
-                if bench.left_s() < given.reserve:
-                    return
-                bench.trial(candidate, fidelity, part="pairs")
+                for _ in range(given.replays):
+                    if bench.left_s() < given.reserve:
+                        return
+                    bench.trial(candidate, fidelity, part="pairs")
 
 
 def main() -> None:
@@ -333,13 +363,18 @@ def main() -> None:
     parser.add_argument("--envelope", default=None, help="tokens/seqs of the running engine")
     parser.add_argument("--warmup-s", type=float, default=4.0)
     parser.add_argument("--aa", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--replays", type=int, default=2, help="in a row of each candidate")
+    parser.add_argument("--calibration", type=Path, default=None, help="an earlier result")
     parser.add_argument("--recorder-runs", type=int, default=8)
     parser.add_argument("--recorder-seqs", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=3600.0, help="nothing begins after them")
     parser.add_argument("--reserve", type=float, default=90.0, help="of them, for one trial")
     parser.add_argument("--raw", type=Path, default=None, help="samples of all replays, .npz")
     given = parser.parse_args()
+    # vLLM writes to what it finds as stdout, which is for the figures alone.
+    stdout = os.dup(1)
+    os.dup2(2, 1)
     folder = Path(tempfile.mkdtemp(prefix="bench-trials-"))
     with Supervisor(log_folder=folder) as supervisor:
         bench = Bench(given, supervisor, folder)
@@ -347,15 +382,18 @@ def main() -> None:
         run(bench, given)
         bench.stage.clear()
     rows = bench.rows
-    bench.result["recorder"] = recorder_overhead(
-        engine_args, runs=given.recorder_runs, seqs=given.recorder_seqs
-    )
+    overhead = None
+    if given.recorder_runs:
+        bench.result["recorder"] = recorder_overhead(
+            engine_args, runs=given.recorder_runs, seqs=given.recorder_seqs
+        )
+        overhead = bench.result["recorder"]["ratio"]
     turned = turnaround(rows)
     figures = {
         "turnaround_ratio": turned["ratio"],
         "live_vs_restart": live_vs_restart(rows),
         "aa_spread": aa_spread(rows),
-        "recorder_overhead_ratio": bench.result["recorder"]["ratio"],
+        "recorder_overhead_ratio": overhead,
         "restarts": restarts(rows),
     }
     bench.result.update(figures, turnaround=turned, seconds=time.monotonic() - bench.begun)
@@ -363,7 +401,7 @@ def main() -> None:
     if given.raw is not None:
         np.savez_compressed(given.raw, **bench.arrays)
     if given.json:
-        print(json.dumps(figures, indent=1))
+        os.write(stdout, (json.dumps(figures, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":
