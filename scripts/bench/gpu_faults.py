@@ -6,9 +6,9 @@ a start beside it; a clean stop; ``autotune tune`` while another process takes m
 first engine, and while one holds most of it from the beginning; engines that want too much by
 themselves. With ``--tensor-parallel 2``: live limits, a replay, one worker killed, a clean stop.
 
-After each fault: seconds until it was noticed and until the GPUs had their memory back, the
-processes that were left, and whether the next engine answered. What there is no time for within
-``--seconds`` is left out and named.
+After each fault: seconds until it was noticed and all processes of the engine had been ended, and
+from then until the GPUs had their memory back; the processes that were left; and whether the next
+engine answered. What there is no time for within ``--seconds`` is left out and named.
 
     scripts/bench/gpu_faults OUT.json --model M [--engine-arg key=value]... [--seconds 540]
         [--tensor-parallel 2] [--oom-run-kv-gib 123] [--dry]
