@@ -218,7 +218,7 @@ def test_a_study_ends_within_its_total_and_follows_from_its_rows(
     trials: int, outcomes: list[FinishedState], finalists: list[Candidate]
 ) -> None:
     plan = plan_of(trials, finalists=finalists)
-    rows = drive(plan, ["complete", *outcomes], steps=150)
+    rows = drive(plan, ["complete", *outcomes], steps=10 * trials + 1)
     assert plan.next_step(rows) is None
     assert finished_trials(rows) <= trials
     for count in range(1, len(rows)):
