@@ -59,14 +59,19 @@ keys = st.sampled_from(ALL_KEYS)
 
 @st.composite
 def budget_for(draw: st.DrawFn, replay: Sequence[Course]) -> Budget:
-    values = latencies(samples(replay))
+    chosen = draw(st.lists(keys, min_size=1, max_size=4, unique=True))
+    values = latencies(samples(replay), [metric_key(*key) for key in chosen])
     limits = []
-    for metric, name, class_name in draw(st.lists(keys, min_size=1, max_size=4, unique=True)):
+    for metric, name, class_name in chosen:
         value = values[metric_key(metric, name, class_name)]
         near_ms = value if value is not None and 0 < value < INF else 300.0
         limit_ms = near_ms * draw(st.sampled_from(FACTORS))
         limits.append(Limit(metric, name, class_name, limit_ms=limit_ms))
     return Budget(tuple(limits))
+
+
+def keys_of(budget: Budget) -> set[str]:
+    return {limit.key for limit in budget.limits}
 
 
 @given(courses, instants_s, st.data())
@@ -81,7 +86,7 @@ def test_what_is_lost_at_any_instant_stays_lost_and_is_infeasible(
     assert found == [None] * (len(found) - len(lost)) + lost
     if lost:
         whole = samples(replay)
-        values = latencies(whole)
+        values = latencies(whole, keys_of(budget))
         assert not is_feasible(budget, values, int(whole.lost.sum()))
         for each in lost:
             value = values[each.key]
@@ -112,7 +117,7 @@ def test_of_a_replay_that_is_over_nothing_is_left_open(
 ) -> None:
     """Except that for gaps the proof counts, and does not interpolate."""
     budget = data.draw(budget_for(replay))
-    values = latencies(samples(replay))
+    values = latencies(samples(replay), keys_of(budget))
     over = [
         limit.key
         for limit in budget.limits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,8 +99,13 @@ def samples(courses: Sequence[Course], now_s: float = math.inf) -> RequestSample
     )
 
 
-def latencies(whole: RequestSamples) -> Mapping[str, float | None]:
-    """Every latency of a whole replay, as ``measure`` gives them, without the intervals."""
+def latencies(
+    whole: RequestSamples, keys: Collection[str] | None = None
+) -> Mapping[str, float | None]:
+    """Latencies of a whole replay, as ``measure`` gives them, without the intervals.
+
+    Those of these keys, by default all.
+    """
     found = {}
     parts = {None: whole} | {
         each.name: whole.select(class_mask(whole.prompt_tokens, each)) for each in CLASSES
@@ -108,6 +113,7 @@ def latencies(whole: RequestSamples) -> Mapping[str, float | None]:
     for class_name, part in parts.items():
         for metric, values_of in METRIC_VALUES.items():
             for name in AGGREGATES:
-                value = aggregate(values_of(part), name)
-                found[metric_key(metric, name, class_name)] = value
+                key = metric_key(metric, name, class_name)
+                if keys is None or key in keys:
+                    found[key] = aggregate(values_of(part), name)
     return found
