@@ -161,7 +161,7 @@ def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
     rungs, resolved = MeasuredRungs(calibrated.calibration), started.info.resolved
     low, top = max(tiles.tokens, 2 * tiles.seqs), int(resolved[TOKENS])
     ladders = {
-        TOKENS: rungs.budgets(tiles.tokens, low, top) if low <= top else (top,),
+        TOKENS: rungs.budgets(tiles.tokens, low, top),
         SEQS: rungs.caps(tiles.seqs, int(resolved[SEQS])),
     }
     return Measured(started.info, calibrated, ladders, started.start_s)
