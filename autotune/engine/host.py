@@ -203,7 +203,7 @@ class EngineHost:
         gc.collect()
         gc.freeze()
         try:
-            warmup, began_at = await self._warm_up(prepared[: body["warmup_requests"]], body)
+            warmup, began_at = await self._warm_up(prepared, body)
             await self._engine.reset_prefix_cache()
             await self._engine.record(detail=body["detail"])
             passed = await self._pass("replay", prepared, salt=body["salt"], limits=body)
@@ -235,20 +235,28 @@ class EngineHost:
     async def _warm_up(
         self, prepared: Sequence[PreparedRequest], body: Mapping[str, Any]
     ) -> tuple[Warmup, float | None]:
-        """Replay rows until the engine's pace stands still; also return when it took the first."""
+        """Replay rows until the engine's pace stands still; also return when it took the first.
+
+        On an engine that has replayed nothing yet the first pass has more rows: what an engine
+        meets for the first time can stall it, however steady it is otherwise.
+        """
         begun, began_at = time.perf_counter(), None
-        passes, change = 0, None
-        while prepared and passes < body["warmup_passes"]:
+        rows, passes, change = 0, 0, None
+        while passes < body["warmup_passes"]:
+            wanted = body["warmup_requests"]
+            if self._pace is None:
+                wanted = max(wanted, body["first_warmup_requests"])
+            if not wanted:
+                break
             salt = f"{body['salt']}-warmup-{passes}"
-            passed = await self._pass("warmup", prepared, salt=salt)
+            passed = await self._pass("warmup", prepared[:wanted], salt=salt)
             began_at = passed.began_at if began_at is None else began_at
-            passes += 1
+            rows, passes = rows + wanted, passes + 1
             change = None if self._pace is None else drift(self._pace, passed.steps)
             self._pace = passed.steps
             if change is not None and abs(change) <= STEADY:
                 break
-        seconds = time.perf_counter() - begun
-        return Warmup(passes * len(prepared), passes, change, seconds), began_at
+        return Warmup(rows, passes, change, time.perf_counter() - begun), began_at
 
     async def _pass(
         self,

@@ -147,8 +147,9 @@ SCHEDULE_PREFIX = "schedule_"
 class ReplayPlan:
     """What the host replays: which rows warm up, and the seed and salt of the prompts.
 
-    A warm-up replays the first ``warmup_requests`` rows at their recorded pace and drains. It is
-    repeated, up to ``warmup_passes`` times in all, until step times at equal work stand still;
+    A warm-up replays the first ``warmup_requests`` rows at their recorded pace and drains; the
+    first one on an engine that has just started ``first_warmup_requests``, if those are more. It
+    is repeated, up to ``warmup_passes`` times in all, until step times at equal work stand still;
     only then does the measured replay of all rows begin. It is cut short once a limit of
     ``budget``, in ms and by ``classes``, is lost for certain; '' lets it run to its end.
     ``detail`` has the tokens of each request in each step recorded too.
@@ -157,6 +158,7 @@ class ReplayPlan:
     seed: int
     salt: str
     warmup_requests: int
+    first_warmup_requests: int = 0
     warmup_passes: int = 4
     budget: str = ""
     classes: str = ""

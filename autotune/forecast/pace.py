@@ -23,7 +23,8 @@ STEADY = 0.02
 """A warm-up whose drift is less than this has done its work."""
 LEAST_SPELL_S = 2.0
 LEAST_FACTOR = 1.08
-"""On recorded replays without a spell the slowest 2 s are up to 1.05 times as slow as the rest."""
+"""On recorded replays without a spell the slowest 2 s are up to 1.05 times as slow as the rest,
+and up to 1.10 times where the last requests are decoded in large batches: see ``_is_usual``."""
 LEAST_SIGMAS = 5.0
 """By how much a spell stands out of what seconds of the rest vary by."""
 
@@ -58,7 +59,9 @@ def slow_spell(
 ) -> Spell | None:
     """Return the slow spell that hit a replay, None if nothing shows one.
 
-    A spell within the replay is found by contrast with the rest of it, and needs no reference.
+    A spell within the replay is found by contrast with the rest of it, and needs no reference;
+    it is none if equal work took as long in the accepted replays. Traffic that ends, for one,
+    leaves large batches to decode alone, whose time is in no proportion to that of others.
     One as long as the replay shows only against replays that were accepted before, of the same
     engine arguments but for the live limits; the middle one of them counts.
 
@@ -68,13 +71,28 @@ def slow_spell(
         capture_limit: the most tokens of a step that runs as a CUDA graph, None if none does.
     """
     within = _spell_within(steps, capture_limit or 0)
-    if within is not None:
+    if within is not None and not _is_usual(within, steps, reference):
         return within
     drifts = [found for each in reference if (found := drift(each, steps)) is not None]
     factor = float(np.exp(np.median(drifts))) if drifts else 1.0
     if factor < LEAST_FACTOR or steps.period_s.sum() < LEAST_SPELL_S:
         return None
     return Spell(float(steps.begun_s[0]), float(steps.done_s[-1]), factor)
+
+
+def _is_usual(spell: Spell, steps: Steps, reference: Sequence[Steps]) -> bool:
+    """Whether work equal to that of a spell took as long before, by the median of replays."""
+    part = steps.select((steps.done_s > spell.begin_s) & (steps.done_s <= spell.end_s))
+    ratios = [found for each in reference if (found := _slower(each, part)) is not None]
+    return bool(ratios) and float(np.median(ratios)) < np.log(spell.factor) / 2
+
+
+def _slower(previous: Steps, part: Steps) -> float | None:
+    """Return as ``drift``, of a part of a replay; None where half of its time has no equal."""
+    ratios, _, weights = _compared(previous, part, least=1)
+    if weights.sum() < part.period_s.sum() / 2:
+        return None
+    return weighted_median(ratios, weights)
 
 
 def drift(previous: Steps, current: Steps) -> float | None:
@@ -85,17 +103,27 @@ def drift(previous: Steps, current: Steps) -> float | None:
     the lesser of the times that were spent in them. None where bins with 5 steps on both sides
     hold less than a quarter of the time: with another limit of tokens there may be no more.
     """
+    ratios, old_s, new_s = _compared(previous, current, least=_LEAST_STEPS)
+    weights = np.minimum(old_s, new_s)
+    if weights.sum() <= _LEAST_SHARED * min(previous.period_s.sum(), current.period_s.sum()):
+        return None
+    return weighted_median(ratios, weights)
+
+
+def _compared(previous: Steps, current: Steps, *, least: int) -> tuple[F8, F8, F8]:
+    """Return of each bin of equal work the log ratio of median times, and the times spent in it.
+
+    Of bins that have at least so many steps on both sides.
+    """
     before, after = _work_bins(previous), _work_bins(current)
-    ratios, weights = [], []
+    found = []
     for work in np.intersect1d(before, after):
         old = previous.period_s[before == work]
         new = current.period_s[after == work]
-        if min(old.size, new.size) >= _LEAST_STEPS and np.median(old) > 0 < np.median(new):
-            ratios.append(np.log(np.median(new) / np.median(old)))
-            weights.append(min(old.sum(), new.sum()))
-    if sum(weights) <= _LEAST_SHARED * min(previous.period_s.sum(), current.period_s.sum()):
-        return None
-    return weighted_median(np.array(ratios), np.array(weights))
+        if min(old.size, new.size) >= least and np.median(old) > 0 < np.median(new):
+            found.append((np.log(np.median(new) / np.median(old)), old.sum(), new.sum()))
+    ratios, old_s, new_s = np.array(found, dtype=np.float64).reshape(-1, 3).T
+    return ratios, old_s, new_s
 
 
 def _work_bins(steps: Steps) -> I8:

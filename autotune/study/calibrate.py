@@ -162,6 +162,6 @@ def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
     low, top = max(tiles.tokens, 2 * tiles.seqs), int(resolved[TOKENS])
     ladders = {
         TOKENS: rungs.budgets(tiles.tokens, low, top),
-        SEQS: rungs.caps(tiles.seqs, int(resolved[SEQS])),
+        SEQS: rungs.caps(tiles.seqs, int(resolved[SEQS])) or (int(resolved[SEQS]),),
     }
     return Measured(started.info, calibrated, ladders, started.start_s)

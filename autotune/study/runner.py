@@ -19,7 +19,7 @@ from autotune.hardware.hardware_use import HardwareUse
 from autotune.hardware.sampler import HardwareSampler
 from autotune.study.costs import Fidelity
 from autotune.study.job import Job
-from autotune.study.replays import warmup_requests
+from autotune.study.replays import first_warmup_requests, warmup_requests
 from autotune.study.stage import Stage, StageEngines
 from autotune.traffic.model import Trace
 from objectives.limits import Budget
@@ -114,14 +114,16 @@ class Runner:
             seed=job.settings.seed,
             salt=salt,
             warmup_requests=warmup_requests(job.trace, job.settings.warmup_s),
+            first_warmup_requests=first_warmup_requests(job.trace, job.settings.warmup_s),
             budget="" if budget is None else budget.text,
             classes=" ".join(each.text for each in job.classes),
         )
         own = [process.pid for process in self._engines.running()]
         with HardwareSampler(started.info.device_uuids, own_pids=own) as hardware:
             replayed = self._engines.replay(job.trace, plan, self._on_progress)
-        count = len(job.trace.requests)
-        self._on_progress({"stage": "stop", "done": count, "total": count})
+        if fidelity == "restart":
+            count = len(job.trace.requests)
+            self._on_progress({"stage": "stop", "done": count, "total": count})
         stop_s = self._stage.release(job, candidate, fidelity)
         timings = {
             "start_s": start_s,
@@ -173,6 +175,8 @@ class Runner:
         before, earlier = self._suspects[trial]
         both_s = min(found.end_s, earlier.end_s) - max(found.begin_s, earlier.begin_s)
         if both_s < 0.5 * min(found.end_s - found.begin_s, earlier.end_s - earlier.begin_s):
+            return False
+        if not 1 / LEAST_FACTOR < found.factor / earlier.factor < LEAST_FACTOR:
             return False
         change = drift(before, steps)
         return change is None or abs(change) < LEAST_FACTOR - 1

@@ -13,7 +13,7 @@ from autotune.candidates.diagnosis import gaps_beside_prefill
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.errors import EnvironmentFault
 from autotune.settings import TuneSettings
-from autotune.study.replays import client_bound, warmup_requests
+from autotune.study.replays import client_bound, first_warmup_requests, warmup_requests
 from autotune.study.session import (
     Traffic,
     describe_engine,
@@ -63,6 +63,7 @@ def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:
             seed=settings.seed,
             salt="replay",
             warmup_requests=warmup_requests(traffic.trace, settings.warmup_s),
+            first_warmup_requests=first_warmup_requests(traffic.trace, settings.warmup_s),
         )
         try:
             follower.say("starting an engine")

@@ -110,7 +110,11 @@ def test_who_computed_what_is_recorded_where_it_is_wanted(live: Live, window: Tr
 
 
 def test_a_warm_up_is_repeated_until_the_pace_stands_still(live: Live, window: Trace) -> None:
-    result = live.replay(window, salt="warm", warmup_requests=10, warmup_passes=3)
+    plan = {"warmup_requests": 10, "first_warmup_requests": 15, "warmup_passes": 3}
+    warmup = live.replay(window, salt="first", **plan).warmup
+    assert 2 <= warmup.passes <= 3
+    assert warmup.requests == 15 + 10 * (warmup.passes - 1)
+    result = live.replay(window, salt="warm", **plan)
     warmup = result.warmup
     assert 1 <= warmup.passes <= 3
     assert warmup.requests == 10 * warmup.passes

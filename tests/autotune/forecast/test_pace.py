@@ -8,7 +8,7 @@ import pytest
 
 from autotune.forecast import pace
 from autotune.forecast.pace import STEADY, drift, slow_spell
-from objectives.steps import Steps
+from objectives.steps import COLUMNS, Steps
 from tests.autotune.forecast import builders
 from tests.autotune.forecast.builders import FakeEngine, h200_ms, slowed, smooth_ms
 
@@ -164,3 +164,39 @@ def test_candidates_with_little_work_in_common_are_not_compared() -> None:
 
 def test_the_thresholds_are_in_order() -> None:
     assert 1 + STEADY < pace.LEAST_FACTOR < 1.1
+
+
+def draining(factor: float, seed: int = 0) -> Steps:
+    """Small batches of many sizes, and in the end, for 2.5 s or more, large ones alone.
+
+    The last take ``factor`` times as long as the small ones promise.
+    """
+    count, last = 1500, 140
+    noise = np.random.default_rng(seed).normal(1, 0.005, count)
+    small = 10 + np.arange(count) // 15 % 70
+    requests = np.where(np.arange(count) < count - last, small, 300)
+    period_s = (0.006 + 0.00004 * requests) * noise
+    period_s[-last:] *= factor
+    done_s = np.cumsum(period_s)
+    return replace(
+        Steps.from_rows(np.zeros((count, len(COLUMNS)))),
+        begun_s=done_s - period_s,
+        done_s=done_s,
+        decode_requests=requests,
+        requests=requests,
+        decode_kv_tokens=requests * 1000,
+    )
+
+
+def test_what_took_as_long_before_is_no_spell() -> None:
+    alone = slow_spell(draining(1.2), capture_limit=512)
+    assert alone is not None
+    before = [draining(1.2, seed=seed) for seed in (1, 2)]
+    assert slow_spell(draining(1.2), reference=before, capture_limit=512) is None
+
+
+def test_a_spell_stays_one_where_equal_work_was_faster_before() -> None:
+    before = [draining(1.0, seed=seed) for seed in (1, 2)]
+    found = slow_spell(draining(1.2), reference=before, capture_limit=512)
+    assert found is not None
+    assert found.factor == pytest.approx(1.2, abs=0.05)

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.study.replays import MIN_WARMUP_REQUESTS, client_bound, warmup_requests
+from autotune.study.replays import (
+    FIRST_WARMUP_S,
+    MIN_WARMUP_REQUESTS,
+    client_bound,
+    first_warmup_requests,
+    warmup_requests,
+)
 from objectives.limits import parse_budget
 from objectives.measurement import Measurement
 from tests.autotune.study.scripted import small_trace
@@ -55,3 +61,10 @@ def test_a_tenth_of_the_ttft_limit_is_allowed(
 
 def test_a_client_that_sent_nothing_does_not_count() -> None:
     assert client_bound(measurement(float("inf")), parse_budget("ttft_p95:300")) is not None
+
+
+def test_the_first_warm_up_on_an_engine_sees_more_of_the_window() -> None:
+    trace = small_trace()
+    assert trace.duration_s < FIRST_WARMUP_S
+    assert first_warmup_requests(trace, 1.0) == len(trace.requests) > warmup_requests(trace, 1.0)
+    assert first_warmup_requests(trace, 0.0) == 0
