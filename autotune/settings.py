@@ -66,7 +66,8 @@ class TuneSettings(BaseModel):
         calibrate: whether a new study first measures step times, from which its ladders are
             made and utilization is computed.
         warmup_s: seconds of the window that are replayed before each measured replay, again
-            until step times stand still.
+            until step times stand still; the first time on an engine 30 s, if those are more.
+            0 for no warm-up.
         seed: of prompts and sampler.
         storage: database URL; None for the default.
         study_name: None for a name made of model and trace.
