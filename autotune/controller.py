@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,10 +18,18 @@ from autotune.study.earned import earn, engine_json
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement, finalists, judge, verdict_json
 from autotune.study.outcomes import Yardstick
-from autotune.study.plan import Plan, Step, failures_in_a_row, finished_trials, retry
+from autotune.study.plan import (
+    GIVEN_UP_AFTER,
+    Plan,
+    Step,
+    failures_in_a_row,
+    finished_trials,
+    live_given_up,
+    retry,
+)
 from autotune.study.runner import Engines, Result, Runner
 from autotune.study.sampler import UntestedCellSampler, ask
-from autotune.study.stage import NotLive, Stage
+from autotune.study.stage import Stage
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository
 from storage.study import reconcile, tell_stored
@@ -55,6 +63,7 @@ class Controller:
         stage: which of them runs.
         watcher: told of progress.
         log_folder: one engine log a trial goes here.
+        pause: waits for some seconds.
     """
 
     def __init__(
@@ -68,13 +77,14 @@ class Controller:
         stage: Stage,
         watcher: Watcher,
         log_folder: Path,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._job = job
         self._study_id = study_id
         self._repository = repository
         self._optuna = optuna_study
         self._stage = stage
-        self._runner = Runner(job, engines, stage, watcher.progress)
+        self._runner = Runner(job, engines, stage, watcher.progress, pause=pause)
         self._watcher = watcher
         self._log_folder = log_folder
         self._yardstick = Yardstick.of(job)
@@ -108,8 +118,6 @@ class Controller:
             number = self._begin(step)
             try:
                 result = self._measure(number, step.phase)
-            except NotLive as outcome:
-                self._restart_from_now_on(number, outcome.failure)
             except TrialFailed as outcome:
                 self._store_failure(number, outcome.failure)
             else:
@@ -178,32 +186,27 @@ class Controller:
         )
 
     def _store_failure(self, number: int, failure: Failure) -> None:
-        """Write a failure; one that the candidate causes is told as infeasible, never as fast."""
+        """Write a failure; one that the candidate causes is told as infeasible, never as fast.
+
+        What goes wrong live shows nothing of the candidate: the engine has other limits than it.
+        """
         self._stage.kill()
+        live = self._repository.trial(self._study_id, number).fidelity == "live"
+        caused = failure.deterministic and not live
         infeasible = self._yardstick.infeasible(self._rows())
         self._repository.finish_trial(
             self._study_id,
             number,
-            state="infeasible" if failure.deterministic else "failed",
-            outcome=infeasible if failure.deterministic else Outcome("fail"),
+            state="infeasible" if caused else "failed",
+            outcome=infeasible if caused else Outcome("fail"),
             failure=TrialFailure(failure.failure_class, failure.evidence),
         )
-
-    def _restart_from_now_on(self, number: int, failure: Failure) -> None:
-        """Go on without live trials; what stands in their way is no fault of the candidate."""
-        self._stage.kill()
-        self._plan = replace(self._plan, live=False)
-        self._watcher.say(
-            f"every trial restarts an engine from now on: the one of the largest limits failed "
-            f"with {failure.failure_class}: {failure.evidence}"
-        )
-        self._repository.finish_trial(
-            self._study_id,
-            number,
-            state="failed",
-            outcome=Outcome("fail"),
-            failure=TrialFailure(failure.failure_class, failure.evidence),
-        )
+        rows = self._rows()
+        if live and live_given_up(rows):
+            self._watcher.say(
+                f"every trial restarts an engine from now on: {GIVEN_UP_AFTER} live ones failed, "
+                f"the last with {failure.failure_class}: {failure.evidence}"
+            )
 
     def _conclude(self) -> Judgement | None:
         judgement = self.judge()

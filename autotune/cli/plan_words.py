@@ -30,7 +30,7 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"off the tile, as the baseline has it: {name} {_listed(values)}"
     yield f"candidates: {plan['cells']}; trials: {plan['trials']}, repeats among them"
     if plan["live"]:
-        yield _starts(plan["trials"], plan["engine_starts"])
+        yield _starts(plan["trials"], plan["engine_starts"], plan["restarted_knobs"])
     yield (
         f"time: at least {at_least(3600 * plan['replay_hours_at_least'])}; "
         "engine starts and stops come on top"
@@ -39,9 +39,14 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield f"vLLM {plan['vllm_version']} on {plan['device']}"
 
 
-def _starts(trials: int, starts: int) -> str:
+def _starts(trials: int, starts: int, knobs: Sequence[str]) -> str:
     if starts == trials:
         return "engines: each trial starts one, as so few trials leave none to confirm others by"
+    if knobs:
+        return (
+            f"engines: at least {starts} trials start one, the first, those that decide, and each "
+            f"that changes {' or '.join(knobs)}; the others change the limits of one that runs"
+        )
     return (
         f"engines: {starts} trials start one, the first and those that decide; {trials - starts} "
         "change the limits of one that runs"

@@ -22,7 +22,7 @@ from autotune.cli.signals import shown_by
 from autotune.cli.tables import at_least, console, duration, limits
 from autotune.cli.trial_table import TrialTable
 from autotune.study.eta import pace
-from autotune.study.plan import finished_trials, live_to_come
+from autotune.study.plan import finished_trials, live_given_up, live_to_come
 from autotune.study.view import absolute_budget
 from storage.records import StudyRecord, TrialRecord
 
@@ -62,6 +62,7 @@ class _Study:
             warmup_s=float(self.record.fingerprint["warmup_s"]),
         )
         live = self.record.fingerprint.get("fidelity") == "live"
+        live = live and not live_given_up(self.trials)
         total = int(self.record.spec["trials"])
         left_s = expected.left_s(
             trials,

@@ -46,6 +46,10 @@ from objectives.samples import RequestSamples
 from objectives.steps import Steps
 
 _PROGRESS_EVERY_S = 1.0
+_MOST_PASS = 2.0
+"""Times its rows' own length that a warm-up may take: a candidate that falls far behind is warm
+by then, and would take many times as long to catch up."""
+_LEAST_PASS_S = 5.0
 _ERRORS_KEPT = 5
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -249,10 +253,12 @@ class EngineHost:
             if not wanted:
                 break
             salt = f"{body['salt']}-warmup-{passes}"
-            passed = await self._pass("warmup", prepared[:wanted], salt=salt)
+            enough_s = max(_LEAST_PASS_S, _MOST_PASS * prepared[wanted - 1].scheduled_s)
+            passed = await self._pass("warmup", prepared[:wanted], salt=salt, enough_s=enough_s)
             began_at = passed.began_at if began_at is None else began_at
             rows, passes = rows + wanted, passes + 1
-            change = None if self._pace is None else drift(self._pace, passed.steps)
+            found = None if self._pace is None else drift(self._pace, passed.steps)
+            change = None if found is None else math.expm1(found)
             self._pace = passed.steps
             if change is not None and abs(change) <= STEADY:
                 break
@@ -265,14 +271,18 @@ class EngineHost:
         *,
         salt: str,
         limits: Mapping[str, Any] | None = None,
+        enough_s: float = math.inf,
     ) -> _Pass:
-        """Run a replay while reporting its progress; cut it short where its limits are lost."""
+        """Run a replay while reporting its progress.
+
+        It is cut short where its limits are lost, or after so many seconds.
+        """
         await self._engine.take_steps(started_at=0.0)
         replay = Replay(prepared, self._engine, salt=salt)
         look = None
         if limits is not None and limits["budget"]:
             look = replay.watch(parse_budget(limits["budget"]), parse_classes(limits["classes"]))
-        reporter = asyncio.create_task(self._report(stage, replay, look))
+        reporter = asyncio.create_task(self._report(stage, replay, look, enough_s))
         try:
             samples = await replay.run()
         finally:
@@ -301,8 +311,13 @@ class EngineHost:
         return self._prepared[1]
 
     async def _report(
-        self, stage: str, replay: Replay, look: Callable[[], Lost | None] | None
+        self,
+        stage: str,
+        replay: Replay,
+        look: Callable[[], Lost | None] | None,
+        enough_s: float,
     ) -> None:
+        begun = time.perf_counter()
         while True:
             await asyncio.sleep(_PROGRESS_EVERY_S)
             progress = replay.progress
@@ -319,7 +334,7 @@ class EngineHost:
                 )
             )
             lost = None if look is None else look()
-            if lost is not None:
+            if lost is not None or time.perf_counter() - begun > enough_s:
                 replay.abort(lost)
                 return
 

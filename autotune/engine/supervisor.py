@@ -111,6 +111,7 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._log_path: Path | None = None
+        self._said = 0
         self._runs = runs
         self._folder: RunFolder | None = None
         self._janitor: subprocess.Popen[bytes] | None = None
@@ -342,6 +343,7 @@ class Supervisor:
         """Send a command and wait for its answer; any failure costs the host its life."""
         try:
             channel = self._connected()
+            self._said = self._log_size() if kind in _OF_A_RUNNING_ENGINE else 0
             channel.send(Message(kind, body, arrays or {}))
             answer = self._wait(channel, kind, silence_s, on_progress)
         except ChannelClosed as error:
@@ -391,9 +393,14 @@ class Supervisor:
     def _post_mortem(self, kind: str) -> Failure:
         status = self._exit_status()
         end = "closed its channel" if status is None else how_ended(status)
-        log = read_tail(self._log_path or self.host_log)
+        log = read_tail(self._log_path or self.host_log, after=self._said)
         classify = classify_run if kind in _OF_A_RUNNING_ENGINE else classify_start
         return classify(log, f"the engine host {end} during {kind}")
+
+    def _log_size(self) -> int:
+        """Return how much the engine has said so far; what is wrong now it will say later."""
+        path = self._log_path
+        return 0 if path is None or not path.exists() else path.stat().st_size
 
     def _exit_status(self) -> int | None:
         """Return the status of a host that ends within a moment, None if it does not."""

@@ -14,6 +14,7 @@ from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, ContextProbe, Kv
 from objectives.steps import Steps
 
 _SEED = 0
+_TELL_EVERY_S = 1.0
 
 
 class SweptEngine(Protocol):
@@ -73,6 +74,7 @@ class Sweep:
         self._progress = progress
         self._clock = clock
         self._sent = 0
+        self._done, self._parts, self._told_at = 0, 0, time.monotonic()
 
     async def run(self) -> tuple[Steps, bool]:
         """Return the steps, and whether there was time for all of the plan."""
@@ -86,7 +88,7 @@ class Sweep:
         ]
         await self._engine.take_steps(started_at=0.0)
         await self._engine.pace(one_in_flight=True)
-        done = 0
+        self._parts = len(parts)
         try:
             # The first step of an engine is slow, and says nothing.
             await self._prefill(plan.coarse[0])
@@ -95,12 +97,16 @@ class Sweep:
                 if self._clock() - began > self._seconds:
                     break
                 await part()
-                done += 1
-                self._progress(done, len(parts))
+                self._done += 1
+                self._tell()
         finally:
             await self._engine.pace()
         steps, _ = await self._engine.take_steps(started_at=began)
-        return steps, done == len(parts)
+        return steps, self._done == self._parts
+
+    def _tell(self) -> None:
+        self._told_at = time.monotonic()
+        self._progress(self._done, self._parts)
 
     async def _prefill(self, tokens: int) -> None:
         """One step of this many tokens, the whole of a prompt."""
@@ -145,4 +151,6 @@ class Sweep:
             prompt, output_tokens, request_id=name, salt=name, priority=0
         )
         async for _ in stream:
-            pass
+            # A part may take long; that tokens come is a sign of life.
+            if time.monotonic() - self._told_at > _TELL_EVERY_S:
+                self._tell()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -116,20 +116,26 @@ def live_obstacle(config: Any) -> str | None:
 
     The running engine is asked as well, once there is one: see ``VllmEngine.obstacle``.
     """
+    return next(_obstacles(config), None)
+
+
+def _obstacles(config: Any) -> Iterator[str]:
     scheduler = config.scheduler_config
     if _own_scheduler(config) is not None:
-        return "scheduler_cls is given"
+        yield "scheduler_cls is given"
     if config.parallel_config.data_parallel_size > 1:
-        return "data_parallel_size is more than 1"
+        yield "data_parallel_size is more than 1"
+    # A prompt longer than the limit would wait for ever; vLLM refuses such a start.
+    if not getattr(scheduler, "enable_chunked_prefill", True):
+        yield "enable_chunked_prefill is false"
     # Each of these makes vLLM derive from the limits what a running engine keeps.
     if config.speculative_config is not None:
-        return "speculative decoding derives further limits from max_num_batched_tokens"
+        yield "speculative decoding derives further limits from max_num_batched_tokens"
     if getattr(scheduler, "long_prefill_token_threshold_adaptive", False):
-        return "long_prefill_token_threshold_adaptive follows max_num_batched_tokens"
+        yield "long_prefill_token_threshold_adaptive follows max_num_batched_tokens"
     for name in ("max_num_scheduled_tokens", "max_num_active_seqs"):
         if getattr(scheduler, name, None) is not None:
-            return f"{name} is given"
-    return None
+            yield f"{name} is given"
 
 
 def _own_scheduler(config: Any) -> Any:

@@ -28,19 +28,6 @@ def nonnegative(design: F8, target: F8) -> F8:
     return result
 
 
-def rising(values: F8, weights: F8) -> F8:
-    """Return the weighted least-squares fit that never falls (pool adjacent violators)."""
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        block = (value, weight, 1)
-        while blocks and blocks[-1][0] > block[0]:
-            mean, mass, size = blocks.pop()
-            total = mass + block[1]
-            block = ((mean * mass + block[0] * block[1]) / total, total, size + block[2])
-        blocks.append(block)
-    return np.repeat([mean for mean, _, _ in blocks], [size for _, _, size in blocks])
-
-
 def weighted_median(values: F8, weights: F8) -> float:
     """Return the least value with half of the weight at or below it."""
     order = np.argsort(values, kind="stable")

@@ -16,6 +16,9 @@ from autotune.study.plan import CONFIRM_FROM
 from autotune.study.session import log_folder
 from autotune.study.stage import Stage
 
+PASSING = frozenset({"hang", "engine_dead", "start_timeout"})
+"""Failures after which another engine may well run."""
+
 
 class Listener(Protocol):
     """Who is told what happens."""
@@ -72,8 +75,9 @@ def first_job(
         except TrialFailed as outcome:
             stage.kill()
             obstacle = f"the engine of the largest limits cannot be used ({outcome})"
-            if not job.live:
+            if not job.live or outcome.failure.failure_class in PASSING:
                 listener.say(f"no step times were measured: {obstacle}")
+                return job
         else:
             return make_job(
                 settings,

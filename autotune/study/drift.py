@@ -232,7 +232,8 @@ def _faithfulness(
     noise: Noise | None,
     engines: Mapping[int, Mapping[str, Any]],
 ) -> Faithfulness:
-    shifts = _mean(cell.live_log_costs) - _mean(cell.log_costs)
+    with np.errstate(invalid="ignore"):  # Both may be infinite.
+        shifts = _mean(cell.live_log_costs) - _mean(cell.log_costs)
     repeats = math.sqrt(1 / len(cell.live_log_costs) + 1 / len(cell.log_costs))
     found = {}
     for column, name in enumerate(names):

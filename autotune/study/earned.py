@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.engine.protocol import Failure
 from autotune.study.counted import classes_text
 from autotune.study.outcomes import Yardstick
 from autotune.study.replays import late_client
@@ -63,7 +64,7 @@ def earn(
         diagnosis=yardstick.diagnosis(
             result.load, row.candidate, measurement.metrics, earlier
         ).to_json(),
-        failure=None if fault is None else TrialFailure(fault.failure_class, fault.evidence),
+        failure=None if fault is None else _stored(fault),
         engine={
             "requests": measurement.requests,
             "failed_requests": measurement.failed_requests,
@@ -80,29 +81,32 @@ def _cut_short(
     samples = result.replayed.samples
     bounds = lower_bounds(samples, cut_s=cut.cut_s, classes=yardstick.classes)
     lag_ms = aggregate(send_lag_ms(samples), "p99") or 0.0
-    fault = result.spell or late_client(lag_ms, bounds, yardstick.absolute_budget(earlier))
-    if fault is not None:
-        failure = TrialFailure(fault.failure_class, fault.evidence)
-        return Earned("invalid", yardstick.uncounted(), failure=failure)
+    if result.spell is not None:
+        return Earned("invalid", yardstick.uncounted(), failure=_stored(result.spell))
     bound_ms = cut.lost.at_least_ms
-    return Earned(
-        "infeasible",
-        yardstick.censored(bounds, cut.sent_share, earlier),
-        engine={
+    engine = {
+        "requests": cut.requests,
+        "send_lag_p99_ms": lag_ms,
+        "censored": {
+            "limit": cut.lost.key,
+            "limit_ms": cut.lost.limit_ms,
+            "bound_ms": bound_ms if math.isfinite(bound_ms) else None,
+            "at_s": cut.cut_s,
+            "sent": cut.sent,
+            "ended": cut.ended,
             "requests": cut.requests,
-            "censored": {
-                "limit": cut.lost.key,
-                "limit_ms": cut.lost.limit_ms,
-                "bound_ms": bound_ms if math.isfinite(bound_ms) else None,
-                "at_s": cut.cut_s,
-                "sent": cut.sent,
-                "ended": cut.ended,
-                "requests": cut.requests,
-                "classes": classes_text(yardstick.classes),
-                "bounds": bounds,
-            },
+            "classes": classes_text(yardstick.classes),
+            "bounds": bounds,
         },
-    )
+    }
+    late = late_client(lag_ms, bounds, yardstick.absolute_budget(earlier))
+    if late is not None:
+        return Earned("invalid", yardstick.uncounted(), failure=_stored(late), engine=engine)
+    return Earned("infeasible", yardstick.censored(bounds, cut.sent_share, earlier), engine=engine)
+
+
+def _stored(fault: Failure) -> TrialFailure:
+    return TrialFailure(fault.failure_class, fault.evidence)
 
 
 def engine_json(result: Result) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from autotune.candidates.lattice import plain_values
 from autotune.candidates.starts import starting_points
+from autotune.engine.live import LIVE_LIMITS
 from autotune.study.job import Job
 from autotune.study.plan import engine_starts
 from autotune.traffic.model import Trace
@@ -40,6 +41,7 @@ def outlook(job: Job) -> dict[str, Any]:
         "trials": job.settings.trials,
         "live": job.live,
         "engine_starts": engine_starts(job.settings.trials, live=job.live),
+        "restarted_knobs": sorted(set(job.lattice.ladders) - set(LIVE_LIMITS)),
         "replay_hours_at_least": _replay_hours(job),
         "vllm_version": job.info.vllm_version,
         "device": job.info.device,

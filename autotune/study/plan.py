@@ -30,6 +30,9 @@ CONFIRM_REPEATS = 2
 SENTINEL_EVERY = 6
 """Finished live trials between two measurements of the baseline among them."""
 
+GIVEN_UP_AFTER = 2
+"""Live trials that fail one after the other, with which the search ends to be live."""
+
 STARTS_SHARE = 3
 """At most one trial in so many is spent on rules of thumb."""
 
@@ -78,6 +81,8 @@ class Plan:
 
     def next_step(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Return what to measure next, None when the study is complete."""
+        if self.live and live_given_up(rows):
+            return replace(self, live=False).next_step(rows)
         left = self.trials - finished_trials(rows)
         if left <= 0:
             return None
@@ -226,9 +231,20 @@ def retry(rows: Sequence[TrialRecord]) -> Step | None:
         attempts = sum(row.state != "interrupted" for row in group)
         if all(row.state in _WITHOUT_RESULT for row in group) and attempts < ATTEMPTS:
             first = last.number if last.replicate_of is None else last.replicate_of
-            fidelity: Fidelity = "live" if last.fidelity == "live" else "restart"
+            # What failed live may run by itself; only an engine of its own can tell.
+            live = last.fidelity == "live" and last.state != "failed"
+            fidelity: Fidelity = "live" if live else "restart"
             return Step(last.phase, last.candidate, replicate_of=first, fidelity=fidelity)
     return None
+
+
+def live_given_up(rows: Sequence[TrialRecord]) -> bool:
+    """Whether live trials have failed so often that a study goes on by restarts alone."""
+    ended = [row for row in rows if row.fidelity == "live" and row.state != "interrupted"]
+    failed = [row.state == "failed" for row in ended]
+    return any(
+        all(failed[at : at + GIVEN_UP_AFTER]) for at in range(len(failed) - GIVEN_UP_AFTER + 1)
+    )
 
 
 def failures_in_a_row(rows: Sequence[TrialRecord]) -> tuple[str | None, int]:

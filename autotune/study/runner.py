@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from autotune.study.stage import Stage, StageEngines
 from autotune.traffic.model import Trace
 from objectives.limits import Budget
 from objectives.steps import Steps
+
+SPELL_S = 60.0
+"""How long a slow spell may last: what is as slow after it is so by itself."""
 
 REFERENCES = 6
 """Accepted replays of one engine that the next one is compared with."""
@@ -60,6 +64,15 @@ class Result:
     timings: Mapping[str, float | None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Suspect:
+    """A replay that a spell seems to have hit, and when that was noticed."""
+
+    steps: Steps
+    spell: Spell
+    noticed_at: float
+
+
 class Runner:
     """Runs trials one after the other.
 
@@ -68,6 +81,8 @@ class Runner:
         engines: replay.
         stage: which of them runs.
         on_progress: told how far a replay is.
+        pause: waits for some seconds.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -76,7 +91,12 @@ class Runner:
         engines: Engines,
         stage: Stage,
         on_progress: Callable[[Mapping[str, Any]], None],
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._pause = pause
+        self._clock = clock
         self._job = job
         self._engines = engines
         self._stage = stage
@@ -85,7 +105,7 @@ class Runner:
         self._accepted: defaultdict[str, deque[Steps]] = defaultdict(
             lambda: deque(maxlen=REFERENCES)
         )
-        self._suspects: dict[str, tuple[Steps, Spell]] = {}
+        self._suspects: dict[str, _Suspect] = {}
 
     def run(
         self,
@@ -109,6 +129,9 @@ class Runner:
             TrialFailed: the engine did not start, or died.
         """
         job = self._job
+        if (suspect := self._suspects.get(_trial(candidate, fidelity))) is not None:
+            # A spell that goes on would hit the repetition too.
+            self._pause(max(0.0, suspect.noticed_at + SPELL_S - self._clock()))
         started, start_s = self._stage.ready(job, candidate, fidelity, log_path)
         plan = ReplayPlan(
             seed=job.settings.seed,
@@ -156,12 +179,12 @@ class Runner:
         accepted = self._accepted[json.dumps(engine_args, sort_keys=True)]
         limit = max(started.info.capture_sizes, default=None)
         found = slow_spell(steps, reference=tuple(accepted), capture_limit=limit)
-        trial = f"{fidelity} {cell_key(candidate)}"
+        trial = _trial(candidate, fidelity)
         if found is None or self._is_its_own_pace(trial, found, steps):
             accepted.append(steps)
             self._suspects.pop(trial, None)
             return None
-        self._suspects[trial] = steps, found
+        self._suspects[trial] = _Suspect(steps, found, self._clock())
         return Failure(
             "slow_spell",
             f"from {found.begin_s:.1f} to {found.end_s:.1f} s steps took {found.factor:.2f} "
@@ -170,13 +193,17 @@ class Runner:
 
     def _is_its_own_pace(self, trial: str, found: Spell, steps: Steps) -> bool:
         """Whether the same trial was as slow at the same place before; a spell would be over."""
-        if trial not in self._suspects:
+        if (suspect := self._suspects.get(trial)) is None:
             return False
-        before, earlier = self._suspects[trial]
+        earlier = suspect.spell
         both_s = min(found.end_s, earlier.end_s) - max(found.begin_s, earlier.begin_s)
         if both_s < 0.5 * min(found.end_s - found.begin_s, earlier.end_s - earlier.begin_s):
             return False
         if not 1 / LEAST_FACTOR < found.factor / earlier.factor < LEAST_FACTOR:
             return False
-        change = drift(before, steps)
+        change = drift(suspect.steps, steps)
         return change is None or abs(change) < LEAST_FACTOR - 1
+
+
+def _trial(candidate: Candidate, fidelity: Fidelity) -> str:
+    return f"{fidelity} {cell_key(candidate)}"

@@ -14,10 +14,6 @@ from autotune.study.costs import Fidelity
 from autotune.study.job import Job
 
 
-class NotLive(TrialFailed):
-    """No engine runs on which limits could be set; that is no fault of a candidate."""
-
-
 class StageEngines(Protocol):
     """What the stage needs of an engine host; see ``autotune.engine.supervisor``."""
 
@@ -88,31 +84,19 @@ class Stage:
         None of them where it ran already.
 
         Raises:
-            NotLive: there is no engine on which its limits could be set.
             TrialFailed: it did not come up, or does not take the limits.
         """
         start_s = None
         running = self._running
         if running is None or not self._suits(running, job, candidate, fidelity):
-            running = self._start_for(job, candidate, fidelity, log_path)
+            running = self.start(_wanted(job, candidate, fidelity), log_path)
             start_s = running.started.start_s
         if fidelity == "live":
             if obstacle := running.started.info.live_obstacle:
-                raise NotLive(Failure("unknown", f"limits cannot be changed: {obstacle}"))
+                raise TrialFailed(Failure("unknown", f"limits cannot be changed: {obstacle}"))
             self._engines.limit(job.limits(candidate))
         self._running = replace(running, measured=True)
         return running.started, start_s
-
-    def _start_for(
-        self, job: Job, candidate: Candidate, fidelity: Fidelity, log_path: Path
-    ) -> Running:
-        wanted = _wanted(job, candidate, fidelity)
-        if fidelity != "live":
-            return self.start(wanted, log_path)
-        try:
-            return self.start(wanted, log_path)
-        except TrialFailed as outcome:
-            raise NotLive(outcome.failure) from outcome
 
     def release(self, job: Job, candidate: Candidate, fidelity: Fidelity) -> float | None:
         """Stop the engine of a trial unless live ones can follow on it; return as ``clear``."""

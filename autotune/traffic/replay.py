@@ -114,7 +114,7 @@ class Replay:
         self.progress = Progress(total=len(requests))
         self.censored: Censored | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._cut: tuple[float, Lost] | None = None
+        self._cut: tuple[float, Lost | None] | None = None
 
     async def run(self) -> RequestSamples:
         """Send everything on time, wait for every last token, and return the stamps.
@@ -128,11 +128,13 @@ class Replay:
         samples = self._samples()
         if self._cut is not None:
             cut_s, lost = self._cut
-            self.censored = censored(samples, lost=lost, cut_s=cut_s)
+            self.censored = None if lost is None else censored(samples, lost=lost, cut_s=cut_s)
         return samples
 
-    def abort(self, lost: Lost) -> None:
+    def abort(self, lost: Lost | None) -> None:
         """Send nothing more and cancel what runs, so that ``run`` soon returns.
+
+        ``lost`` says why; None if nobody will look at the samples.
 
         Without effect before and after ``run``, and the second time: an engine that is told to
         drop a request must be given the time to do so.

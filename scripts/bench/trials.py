@@ -233,7 +233,10 @@ def _difference(
     pairs: Sequence[Mapping[str, Any]],
     cells: Sequence[tuple[int, int]],
     name: str,
-) -> dict[str, float | None]:
+) -> dict[str, float | None] | None:
+    """Return the difference as a share with its bounds, None where a replay has no such metric."""
+    if any(not row[name] for row in pairs):
+        return None
     logs = {f: np.log([row[name] for row in group]) for f, group in groups.items()}
     squares, degrees = 0.0, 0
     for tokens, seqs in cells:

@@ -175,25 +175,49 @@ def failed(failure_class: FailureClass) -> TrialFailed:
     return TrialFailed(Failure(failure_class, f"the line that shows {failure_class}"))
 
 
-def test_what_goes_wrong_under_a_live_trial(tmp_path: Path) -> None:
-    """Out of memory is the fault of its limits; an engine that died is replaced."""
-    engines, faults = ScriptedEngines(), {3: failed("oom_run"), 4: failed("engine_dead")}
+def test_what_goes_wrong_under_a_live_trial_is_for_a_restart_to_tell(tmp_path: Path) -> None:
+    """Its engine has other limits than the candidate, and has served others before."""
+    engines, faults = ScriptedEngines(), {3: failed("oom_run"), 6: failed("engine_dead")}
 
     def die(_: int) -> None:
         if fault := faults.get(len(engines.plans)):
             raise fault
 
     engines.on_replay = die
-    course = run(tmp_path, engines, trials=6)
-    memory, dead, again = course.rows[2:5]
-    assert told_of([memory]) == [("infeasible", "oom_run")]
+    course = run(tmp_path, engines, trials=8)
+    memory, alone, other, dead, again = course.rows[2:7]
+    assert told_of([memory, alone]) == [("failed", "oom_run"), ("complete", None)]
+    assert told_of([other]) == [("complete", None)]
     assert told_of([dead, again]) == [("failed", "engine_dead"), ("complete", None)]
-    assert {row.fidelity for row in course.rows[2:5]} == {"live"}
-    assert again.candidate == dead.candidate
-    assert len(course.rows) == 7
-    logs = [Path(row.log_path or "").name for row in course.rows[:5]]
-    assert logs == ["trial-0000.log"] * 3 + ["trial-0003.log", "trial-0004.log"]
-    assert engines.started[:3] == [{"model": "tiny", **BASELINE}] * 3
+    fidelities = [row.fidelity for row in course.rows[2:7]]
+    assert fidelities == ["live", "restart", "live", "live", "restart"]
+    assert (alone.candidate, again.candidate) == (memory.candidate, dead.candidate)
+    assert course.said == []
+
+
+def test_a_knob_with_which_no_engine_starts_ends_no_other_live_trials(tmp_path: Path) -> None:
+    """One value of three is refused, at every start."""
+
+    def refused(args: Any) -> Failure | None:
+        wrong = args["gpu_memory_utilization"] == 0.98
+        return Failure("oom_start", "no memory is left") if wrong else None
+
+    job = {
+        "knobs": {"gpu_memory_utilization": [0.8, 0.9, 0.98]},
+        "engine_args": {"gpu_memory_utilization": 0.9},
+    }
+    course = run(tmp_path, ScriptedEngines(refused=refused), trials=16, **job)
+    wrong = [r for r in course.rows if r.candidate["gpu_memory_utilization"] == 0.98]
+    assert {(row.fidelity, row.state) for row in wrong} <= {
+        ("live", "failed"),
+        ("restart", "infeasible"),
+    }
+    tried_live = [row.candidate for row in wrong if row.fidelity == "live"]
+    assert tried_live
+    right = [r for r in course.rows if r.candidate["gpu_memory_utilization"] != 0.98]
+    assert {row.state for row in right} == {"complete"}
+    after = [row for row in right if row.number > wrong[0].number and row.phase == "search"]
+    assert any(row.fidelity == "live" for row in after)
 
 
 def test_limits_that_are_never_taken_end_the_study(tmp_path: Path) -> None:
@@ -207,9 +231,9 @@ def test_without_an_engine_for_live_trials_the_rest_restarts(tmp_path: Path) -> 
     (said,) = course.said
     assert said.startswith("every trial restarts an engine from now on: ")
     assert said.endswith(": limits cannot be changed: another scheduler")
-    assert told_of(course.rows[1:2]) == [("failed", "unknown")]
-    assert [row.fidelity for row in course.rows] == ["restart", "live", *["restart"] * 5]
-    phases = ["baseline", "sentinel", "starts", "starts", "search", "confirm", "confirm"]
+    assert told_of(course.rows[1:3]) == [("failed", "unknown")] * 2
+    assert [row.fidelity for row in course.rows] == ["restart", "live", "live", *["restart"] * 5]
+    phases = ["baseline", *["sentinel"] * 2, "starts", "starts", "search", "confirm", "confirm"]
     assert [row.phase for row in course.rows] == phases
     assert course.engines.limits == []
     assert course.judgement.chosen is not None

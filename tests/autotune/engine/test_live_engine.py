@@ -16,7 +16,7 @@ from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, Trial
 from autotune.engine.supervisor import Supervisor, Watchdogs
 from autotune.forecast.grid import DECODE_STEPS, ContextProbe, KvProbe, SweepPlan
 from autotune.forecast.sweep import Calibrated
-from autotune.traffic.model import Trace
+from autotune.traffic.model import Trace, TraceRequest
 from autotune.traffic.trace import load_trace
 from objectives.censoring import unfinished
 from objectives.steps import Steps
@@ -121,6 +121,20 @@ def test_a_warm_up_is_repeated_until_the_pace_stands_still(live: Live, window: T
     assert warmup.seconds > 0
     assert result.began_at < result.ended_at
     assert result.replay_s < result.ended_at - result.began_at
+
+
+def test_a_warm_up_that_cannot_keep_up_comes_to_an_end(live: Live) -> None:
+    """Forty documents at once, one token a step of 64 at a time, would take minutes."""
+    rows = [TraceRequest(float(n), 4000, 64, (1000 + n,) * 8) for n in range(40)]
+    window = Trace.build(rows, block_size=512, prefixes_known=True, source="heavy")
+    live.supervisor.limit({**NARROW, TOKENS: 64})
+    plan = {"warmup_requests": 40, "warmup_passes": 1}
+    result = live.replay(window, salt="heavy", budget="ttft_p50:1", classes="", **plan)
+    live.supervisor.limit(WIDE)
+    assert result.warmup.passes == 1
+    assert result.censored is not None
+    # A pass of rows that arrive at once ends at its first look after 5 s.
+    assert result.warmup.seconds > 5.0
 
 
 def test_a_replay_without_hope_is_cut_short_and_the_engine_lives_on(live: Live) -> None:

@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from autotune.forecast.fitting import (
     common_slope,
     nonnegative,
-    rising,
     robust_sigma,
     weighted_median,
 )
@@ -28,18 +25,6 @@ def test_a_column_of_zeros_has_no_price() -> None:
     assert nonnegative(np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([2.0, 4.0])) == pytest.approx(
         [2, 0]
     )
-
-
-@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.5, 5)), min_size=1, max_size=30))
-def test_a_rising_fit_rises_and_keeps_the_weighted_sum(pairs: list[tuple[float, float]]) -> None:
-    values, weights = np.array(pairs).T
-    fitted = rising(values, weights)
-    assert np.all(np.diff(fitted) >= -1e-9)
-    assert fitted @ weights == pytest.approx(values @ weights, abs=1e-6)
-
-
-def test_what_rises_already_is_left_alone() -> None:
-    assert rising(np.array([1.0, 2.0, 5.0]), np.ones(3)) == pytest.approx([1, 2, 5])
 
 
 def test_a_weighted_median_minds_the_weights() -> None:

@@ -178,7 +178,7 @@ class ScriptedEngines:
         alive: whether an engine runs now.
         device_uuids: the GPUs of what vLLM was asked about.
         obstacle: why limits cannot be changed, None if they can.
-        limits: set one after the other; ``swept`` the sweeps likewise.
+        limits: set one after the other; ``swept`` the sweeps, ``pauses`` in s likewise.
         steps: of a replay, by what it is measured with and how many replays came before it.
         cut_s: when a replay ends that has lost its budget by then.
     """
@@ -199,6 +199,7 @@ class ScriptedEngines:
     limited: Mapping[str, int] = field(default_factory=dict)
     steps: Callable[[Candidate, int], Steps] = lambda candidate, _: steps_of(candidate)
     cut_s: float | None = None
+    pauses: list[float] = field(default_factory=list)
     clock_s: float = 0.0
     _replays: Counter[str] = field(default_factory=Counter)
     host_log: Path = Path("host.log")
@@ -424,6 +425,7 @@ def opened(
                 stage=Stage(engines),
                 watcher=watcher,
                 log_folder=folder / "logs",
+                pause=engines.pauses.append,
             )
             yield Running(controller, repository, record.id, study, watcher)
         finally:

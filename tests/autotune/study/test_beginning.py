@@ -150,6 +150,14 @@ def test_an_envelope_that_does_not_run_is_said_in_one_line(stage: str) -> None:
     assert not engines.alive
 
 
+def test_an_engine_that_hangs_once_ends_no_live_search() -> None:
+    hang = TrialFailed(Failure("hang", "silence"))
+    before, after, _, heard = begun(ScriptedEngines(faults={("sweep", 0): hang}))
+    assert heard.said[1:] == [f"no step times were measured: {UNUSABLE} (hang: silence)"]
+    assert after == before
+    assert after.live
+
+
 def test_restarts_that_could_not_be_calibrated_say_so() -> None:
     engines = ScriptedEngines(faults={("start", 0): OUT_OF_MEMORY})
     before, after, _, heard = begun(engines, fidelity="restart")

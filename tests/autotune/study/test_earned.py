@@ -133,7 +133,8 @@ def test_a_cut_that_cannot_be_trusted_does_not_count(
     assert (found.state, found.outcome.state) == ("invalid", "fail")
     assert found.failure is not None
     assert found.failure.failure_class == named
-    assert "censored" not in found.engine
+    # What is late by this budget may count by another.
+    assert ("censored" in found.engine) is (spell is None)
 
 
 def test_a_bound_that_failures_made_infinite_can_be_stored() -> None:

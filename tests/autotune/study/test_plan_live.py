@@ -17,6 +17,7 @@ from autotune.study.plan import (
     confirm_trials,
     engine_starts,
     finished_trials,
+    live_given_up,
     live_to_come,
 )
 from storage.records import FinishedState, TrialRecord
@@ -164,11 +165,28 @@ def test_a_study_with_live_trials_goes_on_by_restarts() -> None:
     assert shape(rows)[-2:] == "A0"
 
 
-def test_a_failed_live_trial_is_repeated_by_what_is_possible_now() -> None:
+def test_what_failed_live_is_repeated_by_a_restart() -> None:
     rows = drive(plan_of(12), steps=2)
     rows = [*rows, record(2, A, state="failed", fidelity="live")]
-    assert plan_of(12).next_step(rows) == Step("search", A, replicate_of=2, fidelity="live")
-    assert plan_of(12, live=False).next_step(rows) == Step("search", A, replicate_of=2)
+    for plan in (plan_of(12), plan_of(12, live=False)):
+        assert plan.next_step(rows) == Step("search", A, replicate_of=2)
+    rows[-1] = record(2, A, state="invalid", fidelity="live")
+    again = Step("search", A, replicate_of=2, fidelity="live")
+    assert plan_of(12).next_step(rows) == again
+
+
+def test_live_trials_that_fail_one_after_the_other_end_the_live_search() -> None:
+    rows = drive(plan_of(12), steps=2)
+    for number, candidate in ((2, A), (4, B)):
+        rows = [
+            *rows,
+            record(number, candidate, state="failed", fidelity="live"),
+            record(number + 1, candidate, replicate_of=number),
+        ]
+        assert live_given_up(rows) is (number == 4)
+    step = plan_of(12).next_step(rows)
+    assert step is not None
+    assert step.fidelity == "restart"
 
 
 def test_a_sentinel_that_fails_is_tried_once_more() -> None:

@@ -10,7 +10,7 @@ import pytest
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.study.costs import Fidelity
-from autotune.study.runner import REFERENCES, Result, Runner
+from autotune.study.runner import REFERENCES, SPELL_S, Result, Runner
 from autotune.study.stage import Stage
 from objectives.limits import parse_budget
 from objectives.steps import Steps
@@ -41,7 +41,16 @@ class Trials:
         self.engines = ScriptedEngines(steps=script) if steps else ScriptedEngines()
         self.reports: list[Mapping[str, Any]] = []
         job = job_of(live=live, **changes)
-        self._runner = Runner(job, self.engines, Stage(self.engines), self.reports.append)
+        self.now_s = 0.0
+        self.pauses: list[float] = []
+        self._runner = Runner(
+            job,
+            self.engines,
+            Stage(self.engines),
+            self.reports.append,
+            pause=self.pauses.append,
+            clock=lambda: self.now_s,
+        )
 
     def run(
         self,
@@ -122,6 +131,16 @@ def test_a_slow_spell_makes_a_replay_untrusted() -> None:
 def test_a_spell_that_does_not_come_back_was_the_host() -> None:
     trials = Trials(spell(0), quiet(1), quiet(2))
     assert trials.spells([SMALL] * 3) == ["slow_spell", None, None]
+
+
+def test_a_repetition_waits_until_a_spell_would_be_over() -> None:
+    trials = Trials(spell(0), quiet(1), quiet(2), quiet(3))
+    assert trials.spells([SMALL]) == ["slow_spell"]
+    trials.now_s = 15.0
+    assert trials.spells([OTHER]) == [None]
+    assert trials.pauses == []
+    assert trials.spells([SMALL, SMALL]) == [None, None]
+    assert trials.pauses == [SPELL_S - 15.0]
 
 
 def test_a_spell_that_comes_back_at_the_same_place_is_the_candidate() -> None:

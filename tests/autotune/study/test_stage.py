@@ -8,8 +8,9 @@ import pytest
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import Failure, TrialFailed
+from autotune.study.costs import Fidelity
 from autotune.study.job import Job
-from autotune.study.stage import NotLive, Stage
+from autotune.study.stage import Stage
 from tests.autotune.study.records import limits
 from tests.autotune.study.scripted import BASELINE, ScriptedEngines, job_of
 
@@ -111,31 +112,25 @@ def test_an_engine_whose_limits_cannot_change_serves_restarts_alone() -> None:
     """Whether it was started for a live trial, or for a restart before it."""
     engines, job = ScriptedEngines(obstacle="scheduler_cls is given"), live_job()
     stage = Stage(engines)
-    with pytest.raises(NotLive, match="limits cannot be changed: scheduler_cls is given"):
+    with pytest.raises(TrialFailed, match="limits cannot be changed: scheduler_cls is given"):
         stage.ready(job, SMALL, "live", LOGS[0])
     stage.ready(job, BASELINE, "restart", LOGS[1])
     stage.release(job, BASELINE, "restart")
-    with pytest.raises(NotLive, match="limits cannot be changed"):
+    with pytest.raises(TrialFailed, match="limits cannot be changed"):
         stage.ready(job, SMALL, "live", LOGS[2])
     assert engines.limits == []
     assert stage.ready(job, SMALL, "restart", LOGS[3])[1] == 1.0
 
 
-def test_an_envelope_that_does_not_start_is_no_fault_of_the_candidate() -> None:
+@pytest.mark.parametrize("fidelity", ["live", "restart"])
+def test_after_a_start_that_failed_the_next_begins_anew(fidelity: Fidelity) -> None:
     engines, job = failed_at("start"), live_job()
     stage = Stage(engines)
-    with pytest.raises(NotLive, match="silence"):
-        stage.ready(job, SMALL, "live", LOGS[0])
-    assert stage.log_path(job, SMALL, "live") is None
+    with pytest.raises(TrialFailed, match="silence"):
+        stage.ready(job, SMALL, fidelity, LOGS[0])
+    assert stage.log_path(job, SMALL, fidelity) is None
     assert stage.clear() is None
-    assert stage.ready(job, SMALL, "live", LOGS[1])[1] == 1.0
-
-
-def test_a_restart_that_does_not_start_is() -> None:
-    engines, job = failed_at("start"), live_job()
-    with pytest.raises(TrialFailed, match="silence") as caught:
-        Stage(engines).ready(job, SMALL, "restart", LOGS[0])
-    assert not isinstance(caught.value, NotLive)
+    assert stage.ready(job, SMALL, fidelity, LOGS[1])[1] == 1.0
 
 
 def test_limits_that_are_not_taken_end_the_trial() -> None:
