@@ -71,7 +71,8 @@ def tune(
     warmup_s: Annotated[
         float | None,
         typer.Option(
-            help="Seconds of the window that warm up before each measurement. [default: 10]"
+            help="Seconds of the window that warm up before each measurement; 30 at first on an "
+            "engine. [default: 10]"
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of prompts and sampler. [default: 0]")] = None,
