@@ -22,7 +22,7 @@ def replay(
         list[str] | None, typer.Option(help="vLLM engine argument, key=value. Repeatable.")
     ] = None,
     warmup_s: Annotated[
-        float, typer.Option(min=0.0, help="Seconds of the window replayed before measuring.")
+        float, typer.Option(min=0.0, help="Seconds of the window that warm up; 30 at first.")
     ] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
     log_folder: Annotated[Path, typer.Option(help="Where the engine's log goes.")] = Path(
