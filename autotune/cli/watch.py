@@ -21,7 +21,7 @@ from autotune.cli.files import TolerantStream
 from autotune.cli.signals import shown_by
 from autotune.cli.tables import at_least, console, duration, limits
 from autotune.cli.trial_table import TrialTable
-from autotune.study.eta import pace
+from autotune.study.eta import PARTS, pace
 from autotune.study.plan import finished_trials, live_given_up, live_to_come
 from autotune.study.view import absolute_budget
 from storage.records import StudyRecord, TrialRecord
@@ -30,6 +30,7 @@ HEARTBEAT_S = 60.0
 """How often a trial that runs gives a sign of life where there is no terminal."""
 
 _PARTS = {
+    "wait": "waits until a slow spell is over",
     "start": "engine starts",
     "calibrate": "calibration",
     "warmup": "warm-up",
@@ -66,8 +67,9 @@ class _Study:
         total = int(self.record.spec["trials"])
         left_s = expected.left_s(
             trials,
-            part=part,
-            elapsed_s=elapsed_s,
+            # What is no part of every trial is over before it begins.
+            part=part if part in PARTS else PARTS[0],
+            elapsed_s=elapsed_s if part in PARTS else 0.0,
             live=row.fidelity == "live",
             live_later=live_to_come([*self.trials, row], total, live=live),
         )

@@ -131,7 +131,9 @@ class Runner:
         job = self._job
         if (suspect := self._suspects.get(_trial(candidate, fidelity))) is not None:
             # A spell that goes on would hit the repetition too.
+            self._on_progress({"stage": "wait", "done": 0, "total": 0})
             self._pause(max(0.0, suspect.noticed_at + SPELL_S - self._clock()))
+            self._on_progress({"stage": "start", "done": 0, "total": 0})
             self._ended_at = None  # What we waited for is no cost of the engine's.
         started, start_s = self._stage.ready(job, candidate, fidelity, log_path)
         plan = ReplayPlan(

@@ -166,6 +166,21 @@ def test_a_heartbeat_says_what_runs_and_how_long_it_takes(
     ]
 
 
+def test_what_comes_before_a_start_is_no_part_of_the_time_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    with ScreenWatcher(clock=clock) as watcher:
+        watcher.opened(study_record(), [measured()])
+        watcher.begun(record(1, limits(256)), 2, 8)
+        watcher.progress({"stage": "wait", "done": 0, "total": 0})
+        clock.now_s += 15
+        watcher.beat()
+    waiting = lines_of(capsys)[-1]
+    assert ": waits until a slow spell is over for 15 s; about " in waiting
+    assert waiting.endswith(" left")
+
+
 def test_a_terminal_gets_the_trial_and_the_whole_study(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
     with ScreenWatcher() as watcher:

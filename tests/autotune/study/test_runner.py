@@ -141,6 +141,9 @@ def test_a_repetition_waits_until_a_spell_would_be_over() -> None:
     assert trials.pauses == []
     assert trials.spells([SMALL, SMALL]) == [None, None]
     assert trials.pauses == [SPELL_S - 15.0]
+    stages = [report["stage"] for report in trials.reports]
+    assert stages.count("wait") == 1
+    assert stages[stages.index("wait") + 1] == "start"
 
 
 def test_a_spell_that_comes_back_at_the_same_place_is_the_candidate() -> None:
