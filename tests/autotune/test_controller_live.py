@@ -206,7 +206,7 @@ def test_a_knob_with_which_no_engine_starts_ends_no_other_live_trials(tmp_path: 
         "knobs": {"gpu_memory_utilization": [0.8, 0.9, 0.98]},
         "engine_args": {"gpu_memory_utilization": 0.9},
     }
-    course = run(tmp_path, ScriptedEngines(refused=refused), trials=16, **job)
+    course = run(tmp_path, ScriptedEngines(refused=refused), trials=12, **job)
     wrong = [r for r in course.rows if r.candidate["gpu_memory_utilization"] == 0.98]
     assert {(row.fidelity, row.state) for row in wrong} <= {
         ("live", "failed"),

@@ -75,7 +75,7 @@ def keys_of(budget: Budget) -> set[str]:
 
 
 @given(courses, instants_s, st.data())
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_what_is_lost_at_any_instant_stays_lost_and_is_infeasible(
     replay: list[Course], at_s: list[float], data: st.DataObject
 ) -> None:

@@ -16,7 +16,7 @@ DATA = Path(__file__).parent / "data" / "h200_replays.npz"
 """160 requests of conversations in 6 s, on a Llama-8B shape, by tokens a step; times in µs."""
 
 REPLAYS = ("8192", "2048", "512")
-LOOKS_S = np.arange(0.5, 12.0, 0.5)
+LOOKS_S = np.arange(1.0, 12.0, 1.0)
 
 
 @cache
