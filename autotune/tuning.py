@@ -36,6 +36,7 @@ from autotune.study.session import (
     study_name,
 )
 from autotune.study.stage import Stage
+from objectives.classes import classes_text
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
 from storage.errors import StorageError
@@ -90,7 +91,7 @@ def run_study(
         if earlier is None:
             job = first_job(job, described, stage, supervisor, listener=watcher, name=name)
         if job.classes:
-            watcher.say("classes of prompt length: " + " ".join(c.text for c in job.classes))
+            watcher.say("classes of prompt length: " + classes_text(job.classes))
         record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
         _judge_again(job, repository, record, earlier, watcher)
         watcher.opened(record, repository.trials(record.id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,11 @@ class LengthClass:
     @property
     def text(self) -> str:
         return f"{self.name}:{self.low}-{'' if self.high is None else self.high}"
+
+
+def classes_text(classes: Iterable[LengthClass]) -> str:
+    """Return classes as ``parse_classes`` reads them."""
+    return " ".join(each.text for each in classes)
 
 
 def parse_classes(text: str) -> tuple[LengthClass, ...]:

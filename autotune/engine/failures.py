@@ -115,3 +115,8 @@ def _without_prefix(line: str) -> str:
 def _shorten(line: str) -> str:
     first = line.strip().partition("\n")[0]
     return _without_prefix(first)[:_EVIDENCE_CHARACTERS]
+
+
+def log_size(path: Path | None) -> int:
+    """Return how much has been said so far, 0 without a log."""
+    return 0 if path is None or not path.exists() else path.stat().st_size

@@ -21,7 +21,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 
 from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.children import Children
-from autotune.engine.failures import classify_run, classify_start, read_tail
+from autotune.engine.failures import classify_run, classify_start, log_size, read_tail
 from autotune.engine.parent_death import arm_in_engine, become_host, die_with_parent
 from autotune.engine.protocol import MODEL_FAULT, Failure, Schedule, TrialFailed, Warmup
 from autotune.engine.sweep import Sweep
@@ -166,6 +167,19 @@ class EngineHost:
         info = replace(self._engine.info(), live_obstacle=obstacle).to_json()
         return Message("started", {"info": info, "start_s": time.perf_counter() - begun})
 
+    @contextmanager
+    def _under_load(self) -> Iterator[None]:
+        """Class whatever ends an engine that works, by what it has said since."""
+        # What was said before is about the start, and no evidence of what happens now.
+        said = log_size(self._log_path)
+        try:
+            yield
+        # The trial boundary: an engine that dies under load may raise anything.
+        except Exception as error:
+            log = read_tail_of(self._log_path, after=said)
+            ended = self._children.endings()
+            raise TrialFailed(classify_run(log, _leaf_text(error), ended=ended)) from error
+
     async def _limit(self, command: Message) -> Message:
         try:
             now = await self._engine.set_limits(command.body["limits"])
@@ -177,7 +191,6 @@ class EngineHost:
 
     async def _sweep(self, command: Message) -> Message:
         body = command.body
-        said = log_size(self._log_path)
         sweep = Sweep(
             self._engine,
             SweepPlan.from_json(body["plan"]),
@@ -186,13 +199,8 @@ class EngineHost:
             seconds=body["seconds"],
             progress=self._report_sweep,
         )
-        try:
+        with self._under_load():
             steps, whole = await sweep.run()
-        # The trial boundary: an engine that dies under load may raise anything.
-        except Exception as error:
-            log = read_tail_of(self._log_path, after=said)
-            ended = self._children.endings()
-            raise TrialFailed(classify_run(log, _leaf_text(error), ended=ended)) from error
         return Message("swept", {"whole": whole}, steps.to_arrays())
 
     def _report_sweep(self, done: int, total: int) -> None:
@@ -202,21 +210,13 @@ class EngineHost:
     async def _replay(self, command: Message) -> Message:
         body = command.body
         prepared = self._prepare(command)
-        # What was said before is about the start, and no evidence of what happens now.
-        said = log_size(self._log_path)
         gc.collect()
         gc.freeze()
-        try:
+        with self._under_load():
             warmup, began_at = await self._warm_up(prepared, body)
             await self._engine.reset_prefix_cache()
             await self._engine.record(detail=body["detail"])
             passed = await self._pass("replay", prepared, salt=body["salt"], limits=body)
-        # The trial boundary: an engine that dies under load may raise anything.
-        except Exception as error:
-            text = _leaf_text(error)
-            log = read_tail_of(self._log_path, after=said)
-            ended = self._children.endings()
-            raise TrialFailed(classify_run(log, text, ended=ended)) from error
         schedule = passed.schedule if body["detail"] else None
         return Message(
             "replayed",
@@ -382,10 +382,6 @@ def redirect_output(path: Path) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
-
-
-def log_size(path: Path | None) -> int:
-    return 0 if path is None or not path.exists() else path.stat().st_size
 
 
 def read_tail_of(path: Path | None, *, after: int = 0) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.children import how_ended
-from autotune.engine.failures import classify_run, classify_start, read_tail
+from autotune.engine.failures import classify_run, classify_start, log_size, read_tail
 from autotune.engine.ground import Ground, GroundCheck, NotClean
 from autotune.engine.janitor import dismiss, start_janitor
 from autotune.engine.processes import RUN_VARIABLE, Process
@@ -343,7 +343,7 @@ class Supervisor:
         """Send a command and wait for its answer; any failure costs the host its life."""
         try:
             channel = self._connected()
-            self._said = self._log_size() if kind in _OF_A_RUNNING_ENGINE else 0
+            self._said = log_size(self._log_path) if kind in _OF_A_RUNNING_ENGINE else 0
             channel.send(Message(kind, body, arrays or {}))
             answer = self._wait(channel, kind, silence_s, on_progress)
         except ChannelClosed as error:
@@ -396,11 +396,6 @@ class Supervisor:
         log = read_tail(self._log_path or self.host_log, after=self._said)
         classify = classify_run if kind in _OF_A_RUNNING_ENGINE else classify_start
         return classify(log, f"the engine host {end} during {kind}")
-
-    def _log_size(self) -> int:
-        """Return how much the engine has said so far; what is wrong now it will say later."""
-        path = self._log_path
-        return 0 if path is None or not path.exists() else path.stat().st_size
 
     def _exit_status(self) -> int | None:
         """Return the status of a host that ends within a moment, None if it does not."""

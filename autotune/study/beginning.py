@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
 
 from autotune.candidates.lattice import Tiles
 from autotune.engine.protocol import EngineInfo, TrialFailed
@@ -13,19 +11,11 @@ from autotune.settings import TuneSettings
 from autotune.study.calibrate import Sweeper, calibrate
 from autotune.study.job import Job, make_job
 from autotune.study.plan import CONFIRM_FROM
-from autotune.study.session import log_folder
+from autotune.study.session import Follower, log_folder
 from autotune.study.stage import Stage
 
 PASSING = frozenset({"hang", "engine_dead", "start_timeout"})
 """Failures after which another engine may well run."""
-
-
-class Listener(Protocol):
-    """Who is told what happens."""
-
-    def say(self, text: str) -> None: ...
-
-    def progress(self, body: Mapping[str, Any]) -> None: ...
 
 
 def searches_live(settings: TuneSettings, info: EngineInfo) -> bool:
@@ -40,7 +30,7 @@ def first_job(
     stage: Stage,
     sweeper: Sweeper,
     *,
-    listener: Listener,
+    listener: Follower,
     name: str,
 ) -> Job:
     """Return the job with step times measured, where that is wanted and possible.

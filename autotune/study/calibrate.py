@@ -19,6 +19,7 @@ from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
 from autotune.study.job import Job
 from autotune.study.session import (
+    Follower,
     describe_engine,
     end_earlier_runs,
     engine_lease,
@@ -38,14 +39,6 @@ class Sweeper(Protocol):
         limits: Mapping[str, int],
         on_progress: Callable[[Mapping[str, Any]], None],
     ) -> tuple[Steps, bool]: ...
-
-
-class Follower(Protocol):
-    """Who is told of the progress."""
-
-    def progress(self, body: Mapping[str, Any]) -> None: ...
-
-    def say(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

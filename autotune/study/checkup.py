@@ -20,6 +20,7 @@ from autotune.study.arguments import check_arguments
 from autotune.study.chunking import Chunking, chunking_of
 from autotune.study.kv_fit import Need, peak_need, pool_rules, whole_number
 from autotune.study.session import (
+    Follower,
     describe_engine,
     end_earlier_runs,
     engine_lease,
@@ -27,7 +28,6 @@ from autotune.study.session import (
     open_supervisor,
     read_traffic,
 )
-from autotune.study.single import Follower
 from autotune.traffic.inspect import enough_model_len
 from autotune.traffic.model import Trace
 

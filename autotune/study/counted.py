@@ -10,7 +10,7 @@ from autotune.candidates.lattice import Candidate, cell_key
 from autotune.study.costs import Cell, gather_cells
 from autotune.study.replays import LATE, allowed_lag_ms
 from objectives.budget import resolve
-from objectives.classes import LengthClass
+from objectives.classes import LengthClass, classes_text
 from objectives.limits import Budget, parse_budget
 from storage.records import Json, TrialRecord
 
@@ -80,10 +80,6 @@ def bounds_of(cut: Json, classes: Sequence[LengthClass]) -> dict[str, float | No
     """
     same = cut.get("classes", "") == classes_text(classes)
     return {name: ms for name, ms in cut["bounds"].items() if same or "@" not in name}
-
-
-def classes_text(classes: Iterable[LengthClass]) -> str:
-    return " ".join(each.text for each in classes)
 
 
 def censored(trial: TrialRecord) -> Json | None:

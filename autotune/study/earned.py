@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.engine.protocol import Failure
-from autotune.study.counted import classes_text
 from autotune.study.outcomes import Yardstick
 from autotune.study.replays import late_client
 from autotune.study.runner import Result
 from objectives.censoring import Censored, lower_bounds
+from objectives.classes import classes_text
 from objectives.latency import send_lag_ms
 from objectives.statistics import aggregate
 from storage.records import FinishedState, Json, Outcome, TrialFailure, TrialRecord

@@ -28,7 +28,7 @@ from autotune.errors import UsageError
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
 from autotune.traffic.model import Trace
-from objectives.classes import LengthClass
+from objectives.classes import LengthClass, classes_text
 from objectives.limits import Budget
 
 
@@ -109,7 +109,7 @@ class Job:
         """Return what may change between runs of one study, and what an export needs."""
         return {
             "budget": self.budget.text,
-            "classes": " ".join(each.text for each in self.classes),
+            "classes": classes_text(self.classes),
             "trials": self.settings.trials,
             "trace": self.settings.trace,
             "window": self.settings.window,

@@ -11,11 +11,11 @@ from autotune.candidates.diagnosis import Diagnosis, Load, diagnose
 from autotune.candidates.lattice import Candidate, cell_key
 from autotune.engine.protocol import Failure
 from autotune.study.costs import costs_of, objective_names
-from autotune.study.counted import classes_text, is_restart_of
+from autotune.study.counted import is_restart_of
 from autotune.study.job import Job
 from autotune.study.replays import client_bound
 from objectives.budget import margins, resolve
-from objectives.classes import LengthClass
+from objectives.classes import LengthClass, classes_text
 from objectives.limits import Budget
 from objectives.measurement import Measurement, measure
 from objectives.samples import RequestSamples

@@ -13,7 +13,7 @@ from autotune.engine.live import LIVE_LIMITS
 from autotune.study.job import Job
 from autotune.study.plan import engine_starts
 from autotune.traffic.model import Trace
-from objectives.classes import LengthClass, class_mask
+from objectives.classes import LengthClass, class_mask, classes_text
 from objectives.limits import Limit
 from objectives.statistics import requests_needed
 
@@ -28,7 +28,7 @@ def outlook(job: Job) -> dict[str, Any]:
         "duration_s": round(job.trace.duration_s, 1),
         "longest_request": job.trace.longest_request,
         "max_model_len": job.info.max_model_len,
-        "classes": " ".join(each.text for each in job.classes) or "one",
+        "classes": classes_text(job.classes) or "one",
         "budget": job.budget.text or "none",
         "too_few_requests_for": too_few_requests_for(job),
         "baseline": plain_values(job.baseline),

@@ -21,8 +21,9 @@ from autotune.hardware.sampler import HardwareSampler
 from autotune.study.costs import Fidelity
 from autotune.study.job import Job
 from autotune.study.replays import first_warmup_requests, warmup_requests
-from autotune.study.stage import Stage, StageEngines
+from autotune.study.stage import Stage, StageEngines, wanted_args
 from autotune.traffic.model import Trace
+from objectives.classes import classes_text
 from objectives.limits import Budget
 from objectives.steps import Steps
 
@@ -142,7 +143,7 @@ class Runner:
             warmup_requests=warmup_requests(job.trace, job.settings.warmup_s),
             first_warmup_requests=first_warmup_requests(job.trace, job.settings.warmup_s),
             budget="" if budget is None else budget.text,
-            classes=" ".join(each.text for each in job.classes),
+            classes=classes_text(job.classes),
         )
         own = [process.pid for process in self._engines.running()]
         with HardwareSampler(started.info.device_uuids, own_pids=own) as hardware:
@@ -177,8 +178,7 @@ class Runner:
     ) -> Failure | None:
         """Return why a replay is not to be trusted; one that is serves as a reference."""
         job = self._job
-        live = fidelity == "live"
-        engine_args = job.envelope(candidate) if live else job.engine_args(candidate)
+        engine_args = wanted_args(job, candidate, fidelity)
         accepted = self._accepted[json.dumps(engine_args, sort_keys=True)]
         limit = max(started.info.capture_sizes, default=None)
         found = slow_spell(steps, reference=tuple(accepted), capture_limit=limit)

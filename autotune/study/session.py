@@ -6,11 +6,12 @@ import difflib
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Protocol
 
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.failures import telling_line
@@ -54,6 +55,14 @@ _LENGTH_HINT = (
 )
 
 _LONGEST_LINE = 400
+
+
+class Follower(Protocol):
+    """Who is told what happens, and of the progress."""
+
+    def progress(self, body: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from autotune.errors import EnvironmentFault
 from autotune.settings import TuneSettings
 from autotune.study.replays import client_bound, first_warmup_requests, warmup_requests
 from autotune.study.session import (
+    Follower,
     Traffic,
     describe_engine,
     end_earlier_runs,
@@ -28,14 +28,6 @@ from objectives.limits import Budget
 from objectives.measurement import Measurement, measure
 from objectives.samples import RequestSamples
 from storage.codec import plain
-
-
-class Follower(Protocol):
-    """Who is told of the progress of a replay."""
-
-    def progress(self, body: Mapping[str, Any]) -> None: ...
-
-    def say(self, text: str) -> None: ...
 
 
 def replay_once(settings: TuneSettings, follower: Follower) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Stage:
         return running.log_path if running is not None and suits else None
 
     def _suits(self, running: Running, job: Job, candidate: Candidate, fidelity: Fidelity) -> bool:
-        wanted = _wanted(job, candidate, fidelity)
+        wanted = wanted_args(job, candidate, fidelity)
         return running.engine_args == wanted and (fidelity == "live" or not running.measured)
 
     def start(self, engine_args: Mapping[str, Any], log_path: Path) -> Running:
@@ -89,7 +89,7 @@ class Stage:
         start_s = None
         running = self._running
         if running is None or not self._suits(running, job, candidate, fidelity):
-            running = self.start(_wanted(job, candidate, fidelity), log_path)
+            running = self.start(wanted_args(job, candidate, fidelity), log_path)
             start_s = running.started.start_s
         if fidelity == "live":
             if obstacle := running.started.info.live_obstacle:
@@ -123,5 +123,6 @@ class Stage:
         self._engines.kill()
 
 
-def _wanted(job: Job, candidate: Candidate, fidelity: Fidelity) -> dict[str, Any]:
+def wanted_args(job: Job, candidate: Candidate, fidelity: Fidelity) -> dict[str, Any]:
+    """Return what the engine of a trial is started with."""
     return job.envelope(candidate) if fidelity == "live" else job.engine_args(candidate)
