@@ -4,7 +4,7 @@ On one GPU, in order of value: EngineCore killed in a replay, and stopped (a sto
 that hangs); another process that takes all memory that is left before a replay of full steps, and
 a start beside it; a clean stop; ``autotune tune`` while another process takes memory after its
 first engine, and while one holds most of it from the beginning; engines that want too much by
-themselves. With ``--tensor-parallel 2``: live limits, a replay, one worker killed, a clean stop.
+themselves. With ``--tensor-parallel 2``: live limits, a replay, a clean stop, one worker killed.
 
 After each fault: seconds until it was noticed and all processes of the engine had been ended, and
 from then until the GPUs had their memory back; the processes that were left; and whether the next
@@ -405,7 +405,7 @@ def parts_of(
     if given.dry:
         return [(bench.core_killed, 0.0), (bench.core_hangs, 0.0)]
     if given.tensor_parallel > 1:
-        return [(bench.live_limits, 60.0), (bench.worker_killed, 40.0), (bench.stopped, 60.0)]
+        return [(bench.live_limits, 60.0), (bench.stopped, 20.0), (bench.worker_killed, 100.0)]
     by_itself = [(runs_out_by_itself, 50.0)] if given.oom_run_kv_gib else []
     return [
         (bench.core_killed, 60.0),
