@@ -14,6 +14,7 @@ from autotune.candidates.starts import starting_points
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import open_log
 from autotune.errors import EnvironmentFault, TooManyFailures
+from autotune.study.costs import Fidelity
 from autotune.study.earned import earn, engine_json
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement, finalists, judge, verdict_json
@@ -30,6 +31,7 @@ from autotune.study.plan import (
 from autotune.study.runner import Engines, Result, Runner
 from autotune.study.sampler import UntestedCellSampler, ask
 from autotune.study.stage import Stage
+from objectives.steps import Steps
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository
 from storage.study import reconcile, tell_stored
@@ -114,6 +116,7 @@ class Controller:
             EnvironmentFault: the baseline does not run on this machine.
         """
         reconcile(self._optuna, self._repository, self._study_id)
+        self._recall()
         while (step := self._plan.next_step(self._rows())) is not None:
             number = self._begin(step)
             try:
@@ -127,6 +130,13 @@ class Controller:
             self._give_up_if_hopeless()
         self._stage.clear()
         return self._conclude()
+
+    def _recall(self) -> None:
+        """Give the runner the replays that it had accepted before the study was stopped."""
+        for row in self._rows():
+            if row.state == "complete":
+                steps, _ = Steps.split(self._repository.samples(self._study_id, row.number))
+                self._runner.remember(row.candidate, _fidelity(row), steps)
 
     def _begin(self, step: Step) -> int:
         """Draw the candidate and write its row, before anything is started."""
@@ -159,7 +169,7 @@ class Controller:
         may_be_cut = phase in CUT_SHORT and self._yardstick.baseline_metrics(rows) is not None
         return self._runner.run(
             row.candidate,
-            "live" if row.fidelity == "live" else "restart",
+            _fidelity(row),
             salt=f"trial-{number}",
             log_path=self._log_path(number),
             budget=self._yardstick.absolute_budget(rows) if may_be_cut else None,
@@ -264,3 +274,7 @@ class Controller:
                 f"the baseline does not run here ({failure_class}): {evidence}",
                 hint=f"the engine's own words are in {rows[-1].log_path}",
             )
+
+
+def _fidelity(row: TrialRecord) -> Fidelity:
+    return "live" if row.fidelity == "live" else "restart"

@@ -173,18 +173,24 @@ class Runner:
             timings=timings,
         )
 
+    def remember(self, candidate: Candidate, fidelity: Fidelity, steps: Steps) -> None:
+        """Take a replay that was accepted as a reference for those to come."""
+        self._references(candidate, fidelity).append(steps)
+
+    def _references(self, candidate: Candidate, fidelity: Fidelity) -> deque[Steps]:
+        engine_args = wanted_args(self._job, candidate, fidelity)
+        return self._accepted[json.dumps(engine_args, sort_keys=True)]
+
     def _spell(
         self, candidate: Candidate, fidelity: Fidelity, steps: Steps, started: Started
     ) -> Failure | None:
         """Return why a replay is not to be trusted; one that is serves as a reference."""
-        job = self._job
-        engine_args = wanted_args(job, candidate, fidelity)
-        accepted = self._accepted[json.dumps(engine_args, sort_keys=True)]
+        accepted = self._references(candidate, fidelity)
         limit = max(started.info.capture_sizes, default=None)
         found = slow_spell(steps, reference=tuple(accepted), capture_limit=limit)
         trial = _trial(candidate, fidelity)
         if found is None or self._is_its_own_pace(trial, found, steps):
-            accepted.append(steps)
+            self.remember(candidate, fidelity, steps)
             self._suspects.pop(trial, None)
             return None
         self._suspects[trial] = _Suspect(steps, found, self._clock())

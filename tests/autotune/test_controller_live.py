@@ -26,7 +26,7 @@ from tests.autotune.study.scripted import (
     job_of,
     opened,
 )
-from tests.autotune.study.test_runner import quiet, spell
+from tests.autotune.study.test_runner import quiet, slow_throughout, spell
 from tests.autotune.test_controller import FINISHED, Stopped, measured
 
 TRIALS = 8
@@ -256,3 +256,22 @@ def test_a_resumed_live_study_measures_the_same(tmp_path: Path, uncut: Course) -
     # One more than without: the engine that was running is gone.
     assert len(engines.started) == engine_starts(TRIALS, live=True) + 1
     assert engines.started[1] == {"model": "tiny", **BASELINE}
+
+
+def test_a_resumed_study_knows_the_pace_from_before(tmp_path: Path) -> None:
+    """A host that is slow from then on shows against the replays of the database alone."""
+    engines = ScriptedEngines(
+        steps=lambda _, number: slow_throughout(number) if number == 4 else quiet(number)
+    )
+
+    def stop(_: int) -> None:
+        if len(engines.plans) == 4:
+            raise Stopped
+
+    engines.on_replay = stop
+    with pytest.raises(Stopped):
+        run(tmp_path, engines)
+    engines.kill()
+    resumed = run(tmp_path, engines)
+    assert resumed.rows[3].state == "interrupted"
+    assert told_of(resumed.rows[4:5]) == [("invalid", "slow_spell")]
