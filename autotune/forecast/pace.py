@@ -10,6 +10,7 @@ two, and by another ratio for each kind of step and each candidate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -95,7 +96,7 @@ def _stands_out(spell: Spell, steps: Steps, reference: Sequence[Steps]) -> bool:
     part = steps.select(hit)
     ratios = [found for each in reference if (found := _slower(each, part)) is not None]
     if ratios:
-        return float(np.median(ratios)) >= np.log(spell.factor) / 2
+        return float(np.median(ratios)) >= math.log(spell.factor) / 2
     _, rest_s, part_s = _compared(steps.select(~hit), part, least=1)
     shared_s = float(np.minimum(rest_s, part_s).sum())
     return shared_s >= LEAST_SUPPORT * float(part.period_s.sum())
