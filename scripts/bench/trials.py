@@ -4,6 +4,19 @@ On one machine, in one run: a calibration sweep, replays of one candidate again 
 candidates live and by restarts in turn, and decoding with the recorder on and off.
 
     scripts/bench/trials OUT.json [--json] [--model M] [--trace T] [--window W] [--candidates ...]
+        [--order restart,live,live,restart] [--replays 2] [--seconds 3600]
+
+Each word of ``--order`` is a block of all candidates, which every second block has in reverse, so
+that neither a drift of the machine nor the order favours one of them.
+
+Where a machine is lent for less time than a series takes, cut it into several calls. Each has the
+same arguments, its own ``--seconds``, and names what the call before it wrote:
+
+    scripts/bench/trials A.json --raw A.npz --recorder-runs 0 --seconds 540 ...
+    scripts/bench/trials B.json --raw B.npz --earlier A.json --earlier-raw A.npz ...
+
+The rows (and samples, if given) of the earlier call are taken over, with its calibration, and the
+schedule goes on after them. B has everything then; the first row of a call has no turnaround.
 """
 
 from __future__ import annotations
@@ -17,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +61,33 @@ DEMO_ARGS = (
     "kv_cache_memory_bytes=67108864",
 )
 DEMO_CANDIDATES = "512/64,1024/128,2048/128,768/32"
+
+
+FIDELITIES: Mapping[str, Fidelity] = {"restart": "restart", "live": "live"}
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is replayed, as the row of it says."""
+
+    part: str
+    fidelity: Fidelity
+    candidate: Mapping[str, int]
+
+    def is_row(self, row: Mapping[str, Any]) -> bool:
+        own = {"part": self.part, "fidelity": self.fidelity, **self.candidate}
+        return all(row[name] == value for name, value in own.items())
+
+
+def schedule(
+    candidates: Sequence[Mapping[str, int]], order: Sequence[Fidelity], *, aa: int, replays: int
+) -> list[Replay]:
+    """Return what is replayed: the first candidate for A/A, then the blocks."""
+    found = [Replay("aa", "live", candidates[0])] * aa
+    for number, fidelity in enumerate(order):
+        for candidate in candidates if number % 2 == 0 else reversed(candidates):
+            found += [Replay("pairs", fidelity, candidate)] * replays
+    return found
 
 
 class KeptStage(Stage):
@@ -146,8 +186,29 @@ class Bench:
         self._yardstick = Yardstick.of(self.job)
         self.result["calibration_of"] = earlier.name
 
-    def trial(self, candidate: Candidate, fidelity: Fidelity, *, part: str) -> None:
+    def take_rows(
+        self, earlier: Mapping[str, Any], raw: Path | None, planned: Sequence[Replay]
+    ) -> None:
+        """Go on after the rows of an earlier result.
+
+        Raises:
+            ValueError: it was measured otherwise, or in another order.
+        """
+        own = {name: value for name, value in self.result.items() if name != "rows"}
+        other = [name for name, value in own.items() if earlier.get(name) != value]
+        if other:
+            raise ValueError(f"the earlier call had another {', another '.join(other)}")
+        rows = earlier["rows"]
+        if not follows(planned, rows):
+            raise ValueError("the rows of the earlier call are not how this schedule begins")
+        self.rows += rows
+        if raw is not None:
+            with np.load(raw) as arrays:
+                self.arrays.update(arrays)
+
+    def trial(self, replay: Replay) -> None:
         number = len(self.rows)
+        candidate, fidelity, part = replay.candidate, replay.fidelity, replay.part
         result = self._runner.run(
             candidate,
             fidelity,
@@ -184,6 +245,12 @@ class Bench:
 
     def write(self) -> None:
         self._output.write_text(json.dumps(self.result, indent=1) + "\n", encoding="utf-8")
+
+
+def follows(planned: Sequence[Replay], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows are how a schedule begins."""
+    known = zip(planned, rows, strict=False)
+    return len(rows) <= len(planned) and all(replay.is_row(row) for replay, row in known)
 
 
 def _candidate(text: str) -> dict[str, int]:
@@ -336,24 +403,33 @@ async def _in_turn(engine: Any, *, runs: int, seqs: int) -> dict[str, Any]:
 
 def run(bench: Bench, given: argparse.Namespace) -> None:
     """Measure in turns; nothing begins for which there is no time."""
-    if given.calibration is None:
-        bench.calibrate()
-    else:
+    planned = schedule(bench.candidates, given.order, aa=given.aa, replays=given.replays)
+    earlier: Mapping[str, Any] = {}
+    if given.earlier is not None:
+        earlier = json.loads(given.earlier.read_text(encoding="utf-8"))
+        bench.take_rows(earlier, given.earlier_raw, planned)
+    if given.calibration is not None:
         bench.take_calibration(given.calibration)
-    fidelities: list[Fidelity] = ["restart", "live"]
-    for _ in range(given.aa):
-        bench.trial(bench.candidates[0], "live", part="aa")
-    for turn in range(given.rounds):
-        order = bench.candidates if turn % 2 == 0 else bench.candidates[::-1]
-        for fidelity in fidelities:
-            for candidate in order:
-                for _ in range(given.replays):
-                    if bench.left_s() < given.reserve:
-                        return
-                    bench.trial(candidate, fidelity, part="pairs")
+    elif "calibration" in earlier:
+        # The rows that are there are shares of its best, so those to come have to be.
+        bench.take_calibration(given.earlier)
+        bench.result["calibration"] = earlier["calibration"]
+    else:
+        bench.calibrate()
+    for replay in planned[len(bench.rows) :]:
+        if bench.left_s() < given.reserve:
+            return
+        bench.trial(replay)
 
 
-def main() -> None:
+def _order(text: str) -> list[Fidelity]:
+    try:
+        return [FIDELITIES[word] for word in text.split(",")]
+    except KeyError as error:
+        raise argparse.ArgumentTypeError(f"{error} is neither restart nor live") from None
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -366,7 +442,9 @@ def main() -> None:
     parser.add_argument("--envelope", default=None, help="tokens/seqs of the running engine")
     parser.add_argument("--warmup-s", type=float, default=4.0)
     parser.add_argument("--aa", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--order", type=_order, default="restart,live,live,restart", help="blocks, in turn"
+    )
     parser.add_argument("--replays", type=int, default=2, help="in a row of each candidate")
     parser.add_argument("--calibration", type=Path, default=None, help="an earlier result")
     parser.add_argument("--recorder-runs", type=int, default=8)
@@ -374,7 +452,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0, help="nothing begins after them")
     parser.add_argument("--reserve", type=float, default=90.0, help="of them, for one trial")
     parser.add_argument("--raw", type=Path, default=None, help="samples of all replays, .npz")
-    given = parser.parse_args()
+    parser.add_argument("--earlier", type=Path, default=None, help="a result to go on from")
+    parser.add_argument("--earlier-raw", type=Path, default=None, help="its samples, .npz")
+    given = parser.parse_args(arguments)
+    if given.earlier_raw is not None and given.earlier is None:
+        parser.error("--earlier-raw has samples of the rows of --earlier")
+    return given
+
+
+def main() -> None:
+    given = parsed()
     # vLLM writes to what it finds as stdout, which is for the figures alone.
     stdout = os.dup(1)
     os.dup2(2, 1)
