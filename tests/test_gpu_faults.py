@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -27,12 +26,12 @@ from tests.autotune.study.scripted import INFO
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts" / "bench"
 GIB = 2**30
 TORCH = """
-class OutOfMemoryError(Exception): pass
+class AcceleratorError(RuntimeError): pass
 uint8 = None
 free = 5 * 2**30 + 2**20
 def empty(size, *, dtype, device):
     global free
-    if size > free: raise OutOfMemoryError
+    if size > free: raise AcceleratorError('CUDA error: out of memory')
     free -= size
 """
 
@@ -96,6 +95,7 @@ class Engines:
         self.gpu = gpu
         self.processes: frozenset[Process] = frozenset()
         self.limits: list[Mapping[str, int]] = []
+        self.started: list[tuple[Mapping[str, Any], str | None]] = []
         self.obstacle: str | None = None
 
     def __enter__(self) -> Engines:
@@ -104,7 +104,8 @@ class Engines:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def start(self, _engine_args: Mapping[str, Any], _log: Path) -> Any:
+    def start(self, engine_args: Mapping[str, Any], _log: Path) -> Any:
+        self.started.append((engine_args, os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")))
         if self.gpu.pids:
             raise EnvironmentFault("no engine can be started: process 4711 with 90.00 GiB")
         self.processes = frozenset([HOST, TRACKER, CORE, *WORKERS])
@@ -194,13 +195,30 @@ def test_signals_reach_their_victim_once_tokens_come(given: Given) -> None:
     assert "next" not in cases["worker_killed"]
 
 
-def test_another_process_takes_what_is_left(given: Given) -> None:
-    given.bench.run([(given.bench.memory_taken_before_a_replay, 0.0), (given.bench.stopped, 0.0)])
+def test_another_process_takes_what_an_engine_without_cache_needs(given: Given) -> None:
+    own = Engines(given.gpu)
+    given.bench.memory_taken_before_a_replay(lambda: own)
+    given.bench.run([(given.bench.stopped, 0.0)])
     failed, refused, stopped = given.written[-1]
     assert (failed["class"], failed["evidence"]) == ("oom_run", "CUDA out of memory.")
     assert failed["holder"] == {"pid": 22, "driver_pids": [4711], "held_bytes": 7}
+    assert (failed["processes"], failed["memory_back_s"]) == (0, 0.0)
     assert (refused["exit_code"], refused["named"]) == (4, True)
     assert (stopped["stop_s"], stopped["processes"], stopped["memory_back_s"]) == (4.0, 0, 0.0)
+    changes = {"kv_cache_memory_bytes": 8 * GIB, "enforce_eager": True}
+    assert failed["changes"] == changes
+    assert own.started == [({"model": "m", **changes}, "1")] * 2
+    assert given.engines.started == [({"model": "m", "enforce_eager": True}, None)]
+
+
+def test_the_environment_is_as_it_was_after_an_engine_without_cache(
+    load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+    monkeypatch.setenv(name, "0")
+    with load("gpu_faults_parts").uncached():
+        assert os.environ[name] == "1"
+    assert os.environ[name] == "0"
 
 
 def test_engines_and_the_command_start_beside_a_holder(
@@ -278,17 +296,43 @@ def test_what_has_no_time_or_breaks_is_told(given: Given) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "first", "count"),
-    [({"dry": True}, "core_killed", 2), ({"tensor_parallel": 2}, "live_limits", 3),
-     ({"oom_run_kv_gib": 1.5}, "core_killed", 9), ({}, "core_killed", 8)],
+    ("options", "names"),
+    [("--dry", ["core_killed", "core_hangs"]),
+     ("--tensor-parallel 2", ["live_limits", "stopped", "worker_killed"]),
+     ("--parts stopped,core_hangs", ["stopped", "core_hangs"]),
+     ("--oom-run-kv-gib 1.5 --parts runs_out_by_itself", ["runs_out_by_itself"])],
 )  # fmt: skip
 def test_what_is_run_in_which_order(
-    given: Given, script: ModuleType, options: dict[str, Any], first: str, count: int
+    given: Given, script: ModuleType, options: str, names: list[str]
 ) -> None:
-    defaults = {"dry": False, "tensor_parallel": 1, "oom_run_kv_gib": None}
-    asked = argparse.Namespace(**{**defaults, **options})
-    parts = script.parts_of(given.bench, asked, lambda: given.engines)
-    assert (parts[0][0].__name__, len(parts)) == (first, count)
+    asked = script.parsed(["out.json", *options.split()])
+    parts = script.parts_of(given.bench, asked.parts, None, lambda: given.engines)
+    assert [part.__name__ for part, _ in parts] == names
+
+
+def test_everything_is_run_unless_parts_are_chosen(given: Given, script: ModuleType) -> None:
+    few = script.parsed(["out.json"]).parts
+    most = script.parsed(["out.json", "--oom-run-kv-gib", "123"]).parts
+    assert (few[0], few[-1], len(few)) == ("core_killed", "stopped", 8)
+    assert [name for name in most if name not in few] == ["runs_out_by_itself"]
+    parts = script.parts_of(given.bench, most[2:4], None, lambda: given.engines)
+    given.bench.run([(part, 0.0) for part, _ in parts])
+    assert list(given.cases) == [
+        "memory_taken_before_a_replay", "start_beside_holder_after_our_engine", "stopped",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options", ["--parts core_kiled", "--parts runs_out_by_itself", "--dry --parts stopped"]
+)
+def test_a_part_that_is_not_there_is_refused(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], options: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        script.parsed(["out.json", *options.split()])
+    assert f"no part here is {options.rsplit(maxsplit=1)[-1]}; there are core_killed, " in (
+        capsys.readouterr().err
+    )
 
 
 def test_victims_are_found_by_their_place(load: Callable[[str], ModuleType]) -> None:

@@ -1,22 +1,23 @@
 """Faults on a GPU, provoked for real: how each is classed, and what is given back after it.
 
 On one GPU, in order of value: EngineCore killed in a replay, and stopped (a stopped process is one
-that hangs); another process that takes all memory that is left before a replay of full steps, and
-a start beside it; a clean stop; ``autotune tune`` while another process takes memory after its
-first engine, and while one holds most of it from the beginning; engines that want too much by
-themselves. With ``--tensor-parallel 2``: live limits, a replay, a clean stop, one worker killed.
+that hangs); another process that takes all memory that is left before a replay of full steps, of
+an engine whose torch keeps no memory for later, and a start beside it; a clean stop; ``autotune
+tune`` while another process takes memory after its first engine, and while one holds most of it
+from the beginning; engines that want too much by themselves. With ``--tensor-parallel 2``: live
+limits, a replay, a clean stop, one worker killed.
 
 After each fault: seconds until it was noticed and all processes of the engine had been ended, and
 from then until the GPUs had their memory back; the processes that were left; and whether the next
-engine answered. What there is no time for within ``--seconds`` is left out and named.
+engine answered. What there is no time for within ``--seconds`` is left out and named; ``--parts``
+chooses what is run, in its order.
 
     scripts/bench/gpu_faults OUT.json --model M [--engine-arg key=value]... [--seconds 540]
-        [--tensor-parallel 2] [--oom-run-kv-gib 123] [--dry]
+        [--tensor-parallel 2] [--oom-run-kv-gib 123] [--dry] [--parts core_killed,stopped]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -31,7 +32,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_faults_holder import Holder, named
-from gpu_faults_parts import core_of, full_steps, tune_command, worker_of
+from gpu_faults_parts import (
+    NEEDED_S,
+    UNCACHED,
+    core_of,
+    full_steps,
+    parsed,
+    tune_command,
+    uncached,
+    worker_of,
+)
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.demo import resolve_model, resolve_trace
@@ -181,11 +191,13 @@ class Bench:
         trace: Trace,
         on_progress: Callable[[Mapping[str, Any]], None] = lambda _: None,
         warmup_requests: int = 8,
+        engines: Engines | None = None,
     ) -> int:
         """Return how many requests were answered."""
         self._count += 1
         plan = ReplayPlan(seed=1, salt=str(self._count), warmup_requests=warmup_requests)
-        result = self._engines.replay(trace, plan, on_progress)
+        chosen = self._engines if engines is None else engines
+        result = chosen.replay(trace, plan, on_progress)
         return int((~result.samples.failed).sum())
 
     def fails(self, case: str, act: Callable[[], object]) -> dict[str, Any]:
@@ -202,7 +214,7 @@ class Bench:
         row["noticed_s"] = round(time.monotonic() - [*self._injected_at, begun][0], 2)
         return row
 
-    def given_back(self) -> dict[str, Any]:
+    def given_back(self, engines: Engines | None = None) -> dict[str, Any]:
         """Wait until the GPUs have their memory back; return the seconds, None if they do not."""
         begun = time.monotonic()
         self._started = None
@@ -212,12 +224,14 @@ class Bench:
             "memory_back_s": round(time.monotonic() - begun, 2) if back else None,
             "gpu_memory_bytes": self.gpu.used_bytes(),
             "gpu_memory_before_bytes": dict(self._base_bytes or {}),
-            "processes": len(self._engine_processes()),
+            "processes": len(
+                self._engine_processes(self._engines if engines is None else engines)
+            ),
         }
 
-    def _engine_processes(self) -> list[Process]:
+    def _engine_processes(self, engines: Engines) -> list[Process]:
         """Return what runs beside a host, which outlives a clean stop, and its tracker."""
-        running = self._engines.running()
+        running = engines.running()
         hosts = {each.pid for each in running if each.parent == os.getpid()}
         return [e for e in running if e.pid not in hosts and not (e.deaf and e.parent in hosts)]
 
@@ -260,23 +274,29 @@ class Bench:
     def core_hangs(self) -> None:
         self._signalled("core_hangs", core_of, signal.SIGSTOP)
 
-    def memory_taken_before_a_replay(self) -> None:
-        info = self.engine().info
-        with self._holding() as (holder, held):
-            held["held_bytes"] = holder.take("rest")
-            row = self.fails("memory_taken_before_a_replay", lambda: self._fill(info))
-            self._engines.kill()
-            self._started = None
-            beside = self.fails("start_beside_holder_after_our_engine", self._refused)
-        self.add({**row, "holder": held, **self.given_back()})
+    def memory_taken_before_a_replay(self, open_engines: Callable[[], Any]) -> None:
+        """Leave no memory to an engine of a run of its own, which asks for each activation anew.
+
+        With torch's cache it would not need any: that keeps what the profiling at its start used.
+        """
+        with uncached(), open_engines() as engines:
+            info = self.start(UNCACHED, engines).info
+            with self._holding() as (holder, held):
+                held["held_bytes"] = holder.take("rest")
+                row = self.fails("memory_taken_before_a_replay", lambda: self._fill(info, engines))
+                engines.kill()
+                beside = self.fails(
+                    "start_beside_holder_after_our_engine", lambda: self._refused(engines)
+                )
+            self.add({**row, "changes": UNCACHED, "holder": held, **self.given_back(engines)})
         self.add({**beside, "holder": held, "named": named(beside["evidence"], held)})
 
-    def _fill(self, info: EngineInfo) -> int:
-        return self.replay(full_steps(info), warmup_requests=0)
+    def _fill(self, info: EngineInfo, engines: Engines | None = None) -> int:
+        return self.replay(full_steps(info), warmup_requests=0, engines=engines)
 
-    def _refused(self) -> str:
-        self.start({})
-        self._engines.kill()
+    def _refused(self, engines: Engines) -> str:
+        self.start(UNCACHED, engines)
+        engines.kill()
         return "an engine came up"
 
     @contextmanager
@@ -392,44 +412,37 @@ class Bench:
 
 
 def parts_of(
-    bench: Bench, given: argparse.Namespace, open_engines: Callable[[], Any]
+    bench: Bench, names: Sequence[str], kv_gib: float | None, open_engines: Callable[[], Any]
 ) -> list[tuple[Callable[[], None], float]]:
-    """Return what is run, in order, with the seconds that it takes about."""
+    """Return the parts of these names, with the seconds that each takes about."""
+
+    def memory_taken_before_a_replay() -> None:
+        bench.memory_taken_before_a_replay(open_engines)
 
     def beside_a_holder() -> None:
         bench.starts_beside_a_holder(open_engines)
 
     def runs_out_by_itself() -> None:
-        bench.runs_out_by_itself(int(given.oom_run_kv_gib * GIB))
+        bench.runs_out_by_itself(int((kv_gib or 0.0) * GIB))
 
-    if given.dry:
-        return [(bench.core_killed, 0.0), (bench.core_hangs, 0.0)]
-    if given.tensor_parallel > 1:
-        return [(bench.live_limits, 60.0), (bench.stopped, 20.0), (bench.worker_killed, 100.0)]
-    by_itself = [(runs_out_by_itself, 50.0)] if given.oom_run_kv_gib else []
-    return [
-        (bench.core_killed, 60.0),
-        (bench.core_hangs, 70.0),
-        (bench.memory_taken_before_a_replay, 100.0),
-        (bench.stopped, 50.0),
-        (bench.memory_taken_between_engines, 90.0),
-        (beside_a_holder, 110.0),
-        *by_itself,
-        (bench.wants_too_much, 60.0),
-        (bench.stopped, 50.0),
-    ]
+    every = (
+        bench.core_killed,
+        bench.core_hangs,
+        memory_taken_before_a_replay,
+        bench.stopped,
+        bench.memory_taken_between_engines,
+        beside_a_holder,
+        runs_out_by_itself,
+        bench.wants_too_much,
+        bench.live_limits,
+        bench.worker_killed,
+    )
+    parts = {part.__name__: part for part in every}
+    return [(parts[name], NEEDED_S[name]) for name in names]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--model", default="demo:tiny-llama")
-    parser.add_argument("--engine-arg", action="append", default=[])
-    parser.add_argument("--seconds", type=float, default=540.0, help="nothing begins after them")
-    parser.add_argument("--tensor-parallel", type=int, default=1)
-    parser.add_argument("--oom-run-kv-gib", type=float, help="a cache that leaves no room to run")
-    parser.add_argument("--dry", action="store_true", help="only what needs no GPU")
-    given = parser.parse_args()
+    given = parsed()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     begun = time.monotonic()
     engine_args = {
@@ -462,7 +475,7 @@ def main() -> None:
         gpu = GpuMemory(info.device_uuids)
         seconds = given.seconds - (time.monotonic() - begun)
         bench = Bench(engine_args, supervisor, gpu, folder, write=write, seconds=seconds)
-        bench.run(parts_of(bench, given, open_engines))
+        bench.run(parts_of(bench, given.parts, given.oom_run_kv_gib, open_engines))
 
 
 if __name__ == "__main__":

@@ -101,7 +101,8 @@ def main() -> None:
     print(json.dumps({"held_bytes": held_bytes}), flush=True)
     for line in sys.stdin:
         wanted_bytes = REST if line.strip() == "rest" else int(line)
-        more, more_bytes = take(allocate, wanted_bytes, torch.OutOfMemoryError)
+        # Without its cache torch raises the driver's AcceleratorError, else OutOfMemoryError.
+        more, more_bytes = take(allocate, wanted_bytes, RuntimeError)
         blocks += more
         held_bytes += more_bytes
         print(json.dumps({"held_bytes": held_bytes}), flush=True)
