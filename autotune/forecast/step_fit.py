@@ -1,0 +1,191 @@
+"""Monotone curves over tokens or requests, and how they are fitted to the times of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from objectives.arrays import F8, I8, Bools
+from objectives.steps import Steps
+
+_ROUNDS = 6
+_MOST_EXCHANGES = 100
+_LEAST_VARIATION = 0.005
+_RIDGE = 1e-9
+_REPEATED = 3
+_ROWS_A_KNOT = 12
+_OCTAVE_SHARE = 1 / 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A line that never falls, through knots by ascending ``x``.
+
+    Counts up to the largest captured size are padded to a captured one first, as their steps
+    are. Below the first knot the line is level. Beyond the last it rises as over the last
+    doubling, of which the jump at the capture limit is no part.
+
+    Attributes:
+        x: counts of the knots.
+        y: seconds at them.
+        sizes: token counts with a CUDA graph, ascending; none on a CPU.
+    """
+
+    x: F8
+    y: F8
+    sizes: tuple[int, ...]
+
+    def __call__(self, counts: F8 | I8) -> F8:
+        at = padded(counts, self.sizes)
+        beyond = np.maximum(0.0, at - self.x[-1])
+        return np.asarray(np.interp(at, self.x, self.y) + self._last_slope() * beyond)
+
+    def _last_slope(self) -> float:
+        limit = self.sizes[-1] if self.sizes else 0
+        beyond = self.x > limit
+        same = beyond if beyond[-1] and beyond.sum() > 1 else ~beyond
+        x, y = self.x[same], self.y[same]
+        if x.size < 2:
+            return 0.0
+        begin = max(x[-1] / 2, x[0])
+        return float((y[-1] - np.interp(begin, x, y)) / (x[-1] - begin))
+
+    def dense(self, most: int) -> F8:
+        """Return the times for 0 to ``most``; nothing takes no time."""
+        table = self(np.arange(most + 1))
+        table[0] = 0.0
+        return table
+
+    def scaled(self, factor: float) -> Self:
+        return type(self)(self.x, self.y * factor, self.sizes)
+
+    def to_json(self) -> dict[str, list[float]]:
+        return {"x": self.x.tolist(), "y": self.y.tolist()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], sizes: tuple[int, ...]) -> Self:
+        return cls(np.array(data["x"], np.float64), np.array(data["y"], np.float64), sizes)
+
+
+def padded(counts: F8 | I8, sizes: Sequence[int]) -> F8:
+    """Return the captured size that each count runs as, itself beyond the largest."""
+    at = np.asarray(counts, dtype=np.float64)
+    if not sizes:
+        return at
+    captured = np.asarray(sizes, dtype=np.float64)
+    place = np.minimum(np.searchsorted(captured, at), captured.size - 1)
+    return np.asarray(np.where(at <= captured[-1], captured[place], at))
+
+
+def choose_knots(counts: F8, limit: int) -> F8:
+    """Return where a curve may bend: at what was measured repeatedly, and between by a few.
+
+    The first knot beyond the capture limit is the count right after it: the jump is there.
+
+    Args:
+        counts: of the steps, padded; at least one.
+        limit: the most tokens of a step that runs as a CUDA graph, 0 if none does.
+    """
+    values, repeats = np.unique(counts, return_counts=True)
+    knots = [float(values[0])]
+    rows = 0
+    for value, count in zip(values[1:], repeats[1:], strict=True):
+        rows += int(count)
+        apart = np.log2(value / knots[-1]) >= _OCTAVE_SHARE
+        if count >= _REPEATED or (rows >= _ROWS_A_KNOT and apart):
+            knots.append(float(value))
+            rows = 0
+    if knots[-1] < values[-1]:
+        knots.append(float(values[-1]))
+    found = np.array(knots)
+    beyond = found > limit
+    if limit > 0 and beyond.any():
+        found[np.argmax(beyond)] = limit + 1
+        if values[-1] > found[-1]:
+            found = np.append(found, values[-1])
+    return found
+
+
+def ramps(counts: F8, knots: F8) -> F8:
+    """Return [rows, knots]: one, and how far each count is from each knot to the next."""
+    share = (counts[:, None] - knots[:-1]) / np.diff(knots)
+    return np.column_stack([np.ones(counts.size), np.clip(share, 0.0, 1.0)])
+
+
+def nonnegative_gram(gram: F8, moments: F8, start: Bools | None = None) -> F8:
+    """Return the x >= 0 with the least x'Gx / 2 - m'x: block principal pivoting.
+
+    After Kim and Park, Fast nonnegative matrix factorization, SIAM J. Sci. Comput. 33 (2011).
+
+    Args:
+        gram: [columns, columns], G.
+        moments: [columns], m.
+        start: which to hold for positive at first, all if None.
+    """
+    scale = np.sqrt(np.maximum(np.diag(gram), 1e-300))
+    used = np.diag(gram) > 0
+    unit = gram / np.outer(scale, scale) + _RIDGE * np.eye(scale.size)
+    target = moments / scale
+    free = used.copy() if start is None else used & start
+    least, patience = scale.size + 1, 3
+    result = np.zeros(scale.size)
+    for _ in range(_MOST_EXCHANGES):
+        result = np.zeros(scale.size)
+        result[free] = np.linalg.solve(unit[np.ix_(free, free)], target[free])
+        gain = target - unit @ result
+        wrong = (free & (result < 0)) | (used & ~free & (gain > 1e-12 * np.abs(target).max()))
+        count = int(np.count_nonzero(wrong))
+        if not count:
+            break
+        if count < least:
+            least, patience = count, 3
+        elif patience:
+            patience -= 1
+        else:
+            # Exchanging the last alone always ends.
+            last = int(np.flatnonzero(wrong)[-1])
+            wrong = np.arange(scale.size) == last
+        free = free ^ wrong
+    return np.asarray(np.maximum(result, 0.0) / scale)
+
+
+def robust_fit(design: F8, times_s: F8, weights: F8) -> F8:
+    """Return coefficients >= 0 with the least relative errors; stalls pull no harder than noise.
+
+    Args:
+        design: [rows, columns].
+        times_s: [rows], above 0.
+        weights: [rows], how much each counts.
+    """
+    relative = design / times_s[:, None]
+    pull = np.ones(times_s.size)
+    found: F8 | None = None
+    for _ in range(_ROUNDS):
+        weighted = relative * (pull * weights)[:, None]
+        start = None if found is None else found > 0
+        found = nonnegative_gram(weighted.T @ relative, weighted.sum(axis=0), start)
+        off = np.abs(np.log(np.maximum(relative @ found, 1e-6)))
+        bound = 2.0 * max(_LEAST_VARIATION, 1.4826 * float(np.median(off)))
+        pull = np.minimum(1.0, bound / np.maximum(off, 1e-9))
+    return np.zeros(design.shape[1]) if found is None else found
+
+
+def sums(bins: I8, values: F8) -> F8:
+    return np.asarray(np.bincount(bins, values), dtype=np.float64)
+
+
+def time_bins(times_s: F8, width_s: float) -> I8:
+    """Return the number of the bin of each step: equal shares of the time, about that wide."""
+    total_s = float(times_s.sum())
+    count = max(1, round(total_s / width_s))
+    middle_s = np.cumsum(times_s) - times_s / 2
+    bins = np.minimum((middle_s / max(total_s, 1e-9) * count).astype(np.int64), count - 1)
+    return np.unique(bins, return_inverse=True)[1].astype(np.int64)
+
+
+def worked_s(steps: Steps) -> F8:
+    """Return what steps took that ran one at a time, from planning on."""
+    return np.asarray(steps.done_s - steps.begun_s)
