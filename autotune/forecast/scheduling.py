@@ -124,6 +124,16 @@ class State(NamedTuple):
     summary: I8
 
 
+class Scheduler(NamedTuple):
+    """All that a step is planned with."""
+
+    state: State
+    load: Load
+    rules: Rules
+    pool: Pool
+    keys: Keys
+
+
 def new_state(requests: int, *, in_flight: int) -> State:
     def zeros(*shape: int) -> I8:
         return np.zeros(shape, dtype=np.int64)
@@ -151,7 +161,7 @@ def new_state(requests: int, *, in_flight: int) -> State:
 @compiled
 def _before(load: Load, one: int, other: int) -> bool:
     if load.rank[one] != load.rank[other]:
-        return load.rank[one] < load.rank[other]
+        return bool(load.rank[one] < load.rank[other])
     return one < other
 
 
@@ -184,7 +194,7 @@ def _dequeue(state: State, load: Load) -> int:
         state.queue[place] = state.queue[below]
         place = below
     state.queue[place] = last
-    return first
+    return int(first)
 
 
 @compiled
@@ -193,32 +203,29 @@ def _blocks(tokens: int, rules: Rules) -> int:
 
 
 @compiled
-def _extend(
-    state: State, load: Load, rules: Rules, pool: Pool, keys: Keys, request: int, tokens: int
-) -> bool:
+def _extend(its: Scheduler, request: int, tokens: int) -> bool:
     """Make room for a running request's next tokens; return whether there was any."""
+    state, rules, pool = its.state, its.rules, its.pool
     after = state.computed[request] + tokens
     wanted = max(0, _blocks(after, rules) - pool.held[request])
     if wanted > free_blocks(pool):
         return False
     take(pool, request, wanted)
-    finished = min(after, load.prompt[request] + state.generated[request])
-    remember(pool, keys, request, finished, rules.block_size)
+    finished = min(after, its.load.prompt[request] + state.generated[request])
+    remember(pool, its.keys, request, finished, rules.block_size)
     return True
 
 
 @compiled
-def _fits(
-    state: State, load: Load, rules: Rules, pool: Pool, keys: Keys, request: int, found: int,
-    tokens: int,
-) -> bool:  # fmt: skip
+def _fits(its: Scheduler, request: int, found: int, tokens: int) -> bool:
     """Return whether a waiting request's blocks are free, what its cached ones take included."""
-    spare = free_blocks(pool) - unused_among(pool, keys, request, found)
+    state, rules = its.state, its.rules
+    spare = free_blocks(its.pool) - unused_among(its.pool, its.keys, request, found)
     if state.counters[ADMITTED] > 0:
         spare -= rules.watermark
     reach = found * rules.block_size + tokens
     if rules.whole_prompt == 1:
-        reach = max(reach, load.prompt[request] + state.generated[request])
+        reach = max(reach, its.load.prompt[request] + state.generated[request])
     return _blocks(reach, rules) - found <= spare
 
 
@@ -230,21 +237,23 @@ def _share(state: State, slot: int, request: int, tokens: int) -> None:
 
 
 @compiled
-def _victim(state: State, load: Load, rules: Rules) -> int:
+def _victim(its: Scheduler) -> int:
     """Return the place in the running list of who is preempted first."""
-    last = state.counters[ADMITTED] - 1
-    if rules.by_rank == 0:
-        return last
+    running = its.state.running
+    last = its.state.counters[ADMITTED] - 1
+    if its.rules.by_rank == 0:
+        return int(last)
     worst = 0
     for place in range(1, last + 1):
-        if _before(load, state.running[worst], state.running[place]):
+        if _before(its.load, running[worst], running[place]):
             worst = place
     return worst
 
 
 @compiled
-def _preempt(state: State, load: Load, pool: Pool, keys: Keys, place: int, slot: int) -> int:
+def _preempt(its: Scheduler, place: int, slot: int) -> int:
     """Send a running request back to the queue; return the tokens of this step that it frees."""
+    state = its.state
     request = state.running[place]
     for later in range(place, state.counters[ADMITTED] - 1):
         state.running[later] = state.running[later + 1]
@@ -254,10 +263,10 @@ def _preempt(state: State, load: Load, pool: Pool, keys: Keys, place: int, slot:
         if state.shares[slot, share] == request:
             freed += state.parts[slot, share]
             state.parts[slot, share] = 0
-    give_back(pool, keys, request)
+    give_back(its.pool, its.keys, request)
     state.status[request] = PREEMPTED
     state.computed[request] = state.promised[request] = 0
-    enqueue(state, load, request)
+    enqueue(state, its.load, request)
     return freed
 
 
@@ -268,10 +277,9 @@ def _threshold(state: State, rules: Rules) -> int:
 
 
 @compiled
-def _plan_running(
-    state: State, load: Load, rules: Rules, pool: Pool, keys: Keys, slot: int
-) -> tuple[int, int]:
+def _plan_running(its: Scheduler, slot: int) -> tuple[int, int]:
     """Give the running requests their tokens; return the budget that is left and preemptions."""
+    state, load, rules = its.state, its.load, its.rules
     budget, preemptions = rules.tokens, 0
     threshold = _threshold(state, rules)
     place = 0
@@ -289,16 +297,16 @@ def _plan_running(
         if tokens <= 0:
             place += 1
             continue
-        fits = _extend(state, load, rules, pool, keys, request, tokens)
+        fits = _extend(its, request, tokens)
         while not fits:
-            lost = _victim(state, load, rules)
+            lost = _victim(its)
             itself = state.running[lost] == request
-            budget += _preempt(state, load, pool, keys, lost, slot)
+            budget += _preempt(its, lost, slot)
             preemptions += 1
             if itself:
                 break
             place -= lost < place
-            fits = _extend(state, load, rules, pool, keys, request, tokens)
+            fits = _extend(its, request, tokens)
         if not fits:
             break
         _share(state, slot, request, tokens)
@@ -308,10 +316,9 @@ def _plan_running(
 
 
 @compiled
-def _plan_waiting(
-    state: State, load: Load, rules: Rules, pool: Pool, keys: Keys, slot: int, budget: int
-) -> None:
+def _plan_waiting(its: Scheduler, slot: int, budget: int) -> None:
     """Admit who waits, as long as there is room."""
+    state, load, rules = its.state, its.load, its.rules
     threshold = _threshold(state, rules)
     passed = 0
     # Above the heap is room for who is passed over: together they are no more than all requests.
@@ -328,19 +335,19 @@ def _plan_waiting(
             state.queue[top - passed] = request
             continue
         known = load.prompt[request] + state.generated[request]
-        found = cached_blocks(pool, keys, request, known, rules.block_size)
+        found = cached_blocks(its.pool, its.keys, request, known, rules.block_size)
         tokens = known - found * rules.block_size
         if 0 < threshold < tokens:
             tokens = threshold
         if rules.chunked == 0 and tokens > budget:
             break
         tokens = min(tokens, budget)
-        if not _fits(state, load, rules, pool, keys, request, found, tokens):
+        if not _fits(its, request, found, tokens):
             break
         _dequeue(state, load)
-        use_cached(pool, keys, request, found)
+        use_cached(its.pool, its.keys, request, found)
         state.computed[request] = found * rules.block_size
-        _extend(state, load, rules, pool, keys, request, tokens)
+        _extend(its, request, tokens)
         if state.hits[request] < 0:
             state.hits[request] = found * rules.block_size
         state.status[request] = RUNNING
@@ -353,12 +360,13 @@ def _plan_waiting(
 
 
 @compiled
-def plan(state: State, load: Load, rules: Rules, pool: Pool, keys: Keys, slot: int) -> int:
+def plan(its: Scheduler, slot: int) -> int:
     """Plan a step into a slot of those in flight; return its tokens, 0 if nobody can compute."""
+    state, load = its.state, its.load
     state.share_count[slot] = 0
-    budget, preemptions = _plan_running(state, load, rules, pool, keys, slot)
+    budget, preemptions = _plan_running(its, slot)
     if preemptions == 0:
-        _plan_waiting(state, load, rules, pool, keys, slot, budget)
+        _plan_waiting(its, slot, budget)
     prefill = decodes = shares = kv = pairs = context = 0
     for place in range(state.share_count[slot]):
         tokens = state.parts[slot, place]
@@ -383,16 +391,15 @@ def plan(state: State, load: Load, rules: Rules, pool: Pool, keys: Keys, slot: i
     row = state.summary
     row[PREFILL_TOKENS], row[DECODES], row[SHARES] = prefill, decodes, shares
     row[ADMITTED_AFTER], row[QUEUED_AFTER] = state.counters[ADMITTED], state.counters[QUEUED]
-    row[FREE_AFTER], row[PREEMPTIONS] = free_blocks(pool), preemptions
+    row[FREE_AFTER], row[PREEMPTIONS] = free_blocks(its.pool), preemptions
     row[CONTEXT_TOKENS], row[DECODE_KV_TOKENS], row[PAIRS] = context, kv, pairs
     return prefill + decodes
 
 
 @compiled
-def deliver(
-    state: State, load: Load, pool: Pool, keys: Keys, slot: int, tokens: Tokens, done_s: float
-) -> None:
+def deliver(its: Scheduler, slot: int, tokens: Tokens, done_s: float) -> None:
     """Take up the tokens of the step in a slot, and let go who is complete."""
+    state = its.state
     ended = 0
     for place in range(state.share_count[slot]):
         if state.parts[slot, place] == 0:
@@ -405,8 +412,8 @@ def deliver(
         state.generated[request] += 1
         if state.promised[request] > 0:
             state.promised[request] -= 1
-        if state.generated[request] == load.output[request]:
-            give_back(pool, keys, request)
+        if state.generated[request] == its.load.output[request]:
+            give_back(its.pool, its.keys, request)
             ended += state.status[request] == RUNNING
             state.status[request] = DONE
             state.counters[LEFT] -= 1

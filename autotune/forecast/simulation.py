@@ -7,15 +7,17 @@ random, nothing waits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from autotune.candidates.lattice import SEQS, TOKENS, integer
 from autotune.engine.live import THRESHOLD
-from autotune.forecast.blocks import Keys, Pool, block_keys, new_pool
+from autotune.engine.protocol import EngineInfo
+from autotune.forecast.blocks import Keys, block_keys, new_pool
 from autotune.forecast.compiled import compiled
 from autotune.forecast.scheduling import (
     ADMITTED,
@@ -34,6 +36,7 @@ from autotune.forecast.scheduling import (
     WIDTH,
     Load,
     Rules,
+    Scheduler,
     State,
     Tokens,
     deliver,
@@ -46,7 +49,11 @@ from objectives.arrays import F8, I8
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
 
+_BLOCK_SIZE = 16
 _FIRST_STEPS = 4096
+_NOT_ALONE_SINCE = (0, 32)
+"""The vLLM since which a request that is alone is not held to the long-prefill threshold, as far
+as known: 0.26 holds it to it, 0.32 does not."""
 
 
 class Times(NamedTuple):
@@ -114,6 +121,30 @@ class EngineShape:
     threshold_alone: bool = False
     delivery_s: float = 0.0
 
+    @classmethod
+    def of(cls, info: EngineInfo, *, delivery_s: float = 0.0) -> Self:
+        """Return the shape of an engine that was started.
+
+        Raises:
+            ValueError: it was only described, so that nobody knows its KV cache.
+        """
+        if info.kv_cache_tokens is None:
+            raise ValueError("the KV cache of an engine that was not started is unknown")
+        given = info.resolved
+        block_size = int(given.get("block_size") or _BLOCK_SIZE)
+        return cls(
+            kv_blocks=info.kv_cache_tokens // block_size,
+            block_size=block_size,
+            caching=bool(given.get("enable_prefix_caching")),
+            in_flight=2 if given.get("async_scheduling") else 1,
+            priority=given.get("scheduling_policy") == "priority",
+            watermark=float(given.get("watermark") or 0.0),
+            whole_prompt=bool(given.get("scheduler_reserve_full_isl", True)),
+            chunked=bool(given.get("enable_chunked_prefill", True)),
+            threshold_alone=_minor(info.vllm_version) < _NOT_ALONE_SINCE,
+            delivery_s=delivery_s,
+        )
+
     def rules(self, candidate: Mapping[str, Any]) -> Rules:
         """Return the rules of an engine of this shape with a candidate's limits."""
         return Rules(
@@ -150,9 +181,7 @@ class Traffic:
         priorities = [request.priority or 0 for request in trace.requests]
         ranks = priorities if shape.priority else [0] * len(priorities)
         # Copies: what is compiled takes no arrays that are read-only.
-        load = Load(
-            np.array(trace.input_lengths), np.array(trace.output_lengths), np.array(ranks)
-        )
+        load = Load(np.array(trace.input_lengths), np.array(trace.output_lengths), np.array(ranks))
         keys = block_keys(trace, block_size=shape.block_size, caching=shape.caching)
         ends = np.concatenate([[0], np.cumsum(load.output)])
         return cls(np.array(trace.timestamps_s), load, keys, ends)
@@ -183,24 +212,26 @@ def simulate(
         candidate: the limits.
     """
     requests = traffic.arrival_s.size
-    state = new_state(requests, in_flight=shape.in_flight)
-    pool = new_pool(traffic.keys, requests=requests, blocks=shape.kv_blocks)
-    at_s = np.full(int(traffic.tokens_from[-1]), np.nan)
-    stamps, summaries = _run(
-        state,
-        pool,
-        traffic.arrival_s,
+    scheduler = Scheduler(
+        new_state(requests, in_flight=shape.in_flight),
         traffic.load,
         shape.rules(candidate),
+        new_pool(traffic.keys, requests=requests, blocks=shape.kv_blocks),
         traffic.keys,
-        Tokens(traffic.tokens_from[:-1].copy(), at_s),
-        _times(times, candidate),
-        shape.in_flight,
+    )
+    tokens = Tokens(traffic.tokens_from[:-1].copy(), np.full(int(traffic.tokens_from[-1]), np.nan))
+    stamps, summaries = _run(
+        scheduler, traffic.arrival_s, tokens, _times(times, candidate), shape.in_flight
     )
     return Simulated(
-        _samples(traffic, state, at_s + shape.delivery_s),
+        _samples(traffic, scheduler.state, tokens.at_s + shape.delivery_s),
         _steps(stamps, summaries, shape.kv_blocks),
     )
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return tuple(map(int, found.groups())) if found else _NOT_ALONE_SINCE
 
 
 def _times(times: Timed, candidate: Mapping[str, Any]) -> Times:
@@ -232,22 +263,14 @@ def step_s(times: Times, summary: I8) -> float:
     prefill, decodes = summary[PREFILL_TOKENS], summary[DECODES]
     context_s = times.kv_token_s * summary[DECODE_KV_TOKENS]
     if prefill == 0:
-        return times.decode_s[decodes] + context_s
+        return float(times.decode_s[decodes] + context_s)
     base_s = times.mixed_s[prefill + decodes] + times.request_s * summary[SHARES]
-    return base_s + context_s + times.pair_s * summary[PAIRS]
+    return float(base_s + context_s + times.pair_s * summary[PAIRS])
 
 
 @compiled
 def _run(
-    state: State,
-    pool: Pool,
-    arrival_s: F8,
-    load: Load,
-    rules: Rules,
-    keys: Keys,
-    tokens: Tokens,
-    times: Times,
-    in_flight: int,
+    scheduler: Scheduler, arrival_s: F8, tokens: Tokens, times: Times, in_flight: int
 ) -> tuple[F8, I8]:
     """Run until every request has ended, or none can go on.
 
@@ -256,14 +279,15 @@ def _run(
     """
     stamps = np.zeros((_FIRST_STEPS, 2))
     summaries = np.zeros((_FIRST_STEPS, WIDTH), dtype=np.int64)
+    state = scheduler.state
     steps = flying = arrived = 0
     now_s = free_s = 0.0
     while state.counters[LEFT] > 0:
         while arrived < arrival_s.size and arrival_s[arrived] <= now_s:
-            enqueue(state, load, arrived)
+            enqueue(state, scheduler.load, arrived)
             arrived += 1
         if flying < in_flight and state.counters[ADMITTED] + state.counters[QUEUED] > 0:
-            computed = plan(state, load, rules, pool, keys, steps % in_flight)
+            computed = plan(scheduler, steps % in_flight)
             if computed > 0:
                 if steps == stamps.shape[0]:
                     stamps = np.concatenate((stamps, np.zeros_like(stamps)))
@@ -280,7 +304,7 @@ def _run(
         if flying > 0:
             oldest = steps - flying
             now_s = max(now_s, stamps[oldest, 1])
-            deliver(state, load, pool, keys, oldest % in_flight, tokens, now_s)
+            deliver(scheduler, oldest % in_flight, tokens, now_s)
             flying -= 1
         elif arrived < arrival_s.size:
             now_s = max(now_s, arrival_s[arrived])

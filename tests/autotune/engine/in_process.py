@@ -120,6 +120,8 @@ def main(limits: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     result: dict[str, Any] = {"traffic": traffic(), "live": [], "restart": []}
     with engine(**envelope) as llm:
         scheduler = llm.engine_core.engine_core.scheduler
+        config = scheduler.kv_cache_config
+        result["kv_blocks"], result["block_size"] = config.num_blocks, scheduler.block_size
         result["obstacle"] = obstacle(scheduler)
         for each in limits:
             assert set_limits(scheduler, each) == dict(each)
