@@ -27,12 +27,12 @@ class Keys(NamedTuple):
     Attributes:
         first: [requests + 1], where each request's blocks begin; all 0 without prefix caching.
         key: [full blocks of all requests], of prompt and output.
-        count: how many different ones there are.
+        different: how many different ones there are.
     """
 
     first: I8
     key: I8
-    count: int
+    different: int
 
 
 class Pool(NamedTuple):
@@ -100,7 +100,7 @@ def block_keys(trace: Trace, *, block_size: int, caching: bool) -> Keys:
 
 def new_pool(keys: Keys, *, requests: int, blocks: int) -> Pool:
     """Return an empty cache of so many blocks, of which vLLM keeps one for itself."""
-    ring = keys.count
+    ring = keys.different
     older, newer = np.zeros(ring + 1, dtype=np.int64), np.zeros(ring + 1, dtype=np.int64)
     older[ring] = newer[ring] = ring
     return Pool(
@@ -116,7 +116,7 @@ def new_pool(keys: Keys, *, requests: int, blocks: int) -> Pool:
 
 @compiled
 def free_blocks(pool: Pool) -> int:
-    return pool.counters[PLAIN] + pool.counters[UNUSED]
+    return int(pool.counters[PLAIN] + pool.counters[UNUSED])
 
 
 @compiled
@@ -142,7 +142,7 @@ def cached_blocks(pool: Pool, keys: Keys, request: int, tokens: int, block_size:
 
     One token at least is left to compute.
     """
-    if keys.count == 0:
+    if keys.different == 0:
         return 0
     most = (tokens - 1) // block_size
     found = 0
@@ -187,7 +187,7 @@ def take(pool: Pool, request: int, blocks: int) -> None:
 @compiled
 def remember(pool: Pool, keys: Keys, request: int, tokens: int, block_size: int) -> None:
     """Put the full blocks of a request's first ``tokens`` into the cache, where they are new."""
-    if keys.count == 0:
+    if keys.different == 0:
         return
     full = tokens // block_size
     for number in range(pool.known[request], full):
