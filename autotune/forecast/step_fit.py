@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
 
 from objectives.arrays import F8, I8, Bools
-from objectives.steps import Steps
+from objectives.steps import COLUMNS, Steps
 
 _ROUNDS = 6
 _MOST_EXCHANGES = 100
 _LEAST_VARIATION = 0.005
 _RIDGE = 1e-9
+_TOLERANCE = 1e-8
 _REPEATED = 3
 _ROWS_A_KNOT = 12
 _OCTAVE_SHARE = 1 / 12
+_PRICES = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,13 +132,14 @@ def nonnegative_gram(gram: F8, moments: F8, start: Bools | None = None) -> F8:
     unit = gram / np.outer(scale, scale) + _RIDGE * np.eye(scale.size)
     target = moments / scale
     free = used.copy() if start is None else used & start
+    tolerance = _TOLERANCE * float(np.abs(target).max(initial=0.0))
     least, patience = scale.size + 1, 3
     result = np.zeros(scale.size)
     for _ in range(_MOST_EXCHANGES):
         result = np.zeros(scale.size)
         result[free] = np.linalg.solve(unit[np.ix_(free, free)], target[free])
         gain = target - unit @ result
-        wrong = (free & (result < 0)) | (used & ~free & (gain > 1e-12 * np.abs(target).max()))
+        wrong = (free & (result < 0)) | (used & ~free & (gain > tolerance))
         count = int(np.count_nonzero(wrong))
         if not count:
             break
@@ -167,9 +170,7 @@ def robust_fit(design: F8, times_s: F8, weights: F8) -> F8:
         weighted = relative * (pull * weights)[:, None]
         start = None if found is None else found > 0
         found = nonnegative_gram(weighted.T @ relative, weighted.sum(axis=0), start)
-        off = np.abs(np.log(np.maximum(relative @ found, 1e-6)))
-        bound = 2.0 * max(_LEAST_VARIATION, 1.4826 * float(np.median(off)))
-        pull = np.minimum(1.0, bound / np.maximum(off, 1e-9))
+        pull = bounded_pull(np.abs(np.log(np.maximum(relative @ found, 1e-6))))
     return np.zeros(design.shape[1]) if found is None else found
 
 
@@ -186,6 +187,89 @@ def time_bins(times_s: F8, width_s: float) -> I8:
     return np.unique(bins, return_inverse=True)[1].astype(np.int64)
 
 
-def worked_s(steps: Steps) -> F8:
-    """Return what steps took that ran one at a time, from planning on."""
-    return np.asarray(steps.done_s - steps.begun_s)
+def bounded_pull(off: F8) -> F8:
+    """Return the weights by which rows that are far off pull no harder than those at two sigma."""
+    bound = 3.0 * max(_LEAST_VARIATION, 1.4826 * float(np.median(off)))
+    return np.asarray(np.minimum(1.0, bound / np.maximum(off, 1e-9)))
+
+
+def joined(recordings: Sequence[Steps]) -> Steps:
+    """Return the steps of several recordings after each other; their clocks are not aligned."""
+    columns = {
+        each.name: np.concatenate([getattr(steps, each.name) for steps in recordings])
+        for each in fields(Steps)
+    }
+    return Steps(**columns)
+
+
+def made_steps(
+    *, prefill: F8, decodes: F8, requests: F8, decode_kv_tokens: F8, prefill_pairs: F8
+) -> Steps:
+    """Return steps of such work that took no time."""
+    rows = np.zeros((prefill.size, len(COLUMNS)))
+    for name, column in {
+        "prefill_tokens": prefill,
+        "decode_requests": decodes,
+        "requests": requests,
+        "decode_kv_tokens": decode_kv_tokens,
+        "prefill_pairs": prefill_pairs,
+    }.items():
+        rows[:, COLUMNS.index(name)] = column
+    return Steps.from_rows(rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Which columns a fit has: the knots of both curves, and three prices."""
+
+    decode: F8
+    mixed: F8
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, steps: Steps, sizes: tuple[int, ...]) -> Self:
+        """Choose knots by what the steps show; where one kind is missing, as for the other."""
+        counts, limit = padded(steps.tokens, sizes), max(sizes, default=0)
+        prefills = steps.prefill_tokens > 0
+        decode, mixed = (
+            choose_knots(counts[kind] if kind.any() else counts, limit)
+            for kind in (~prefills, prefills)
+        )
+        return cls(decode, mixed, sizes)
+
+    def joined(self, decode: F8, mixed: F8) -> Self:
+        """Return a layout that has these knots too."""
+        return type(self)(
+            np.union1d(self.decode, decode), np.union1d(self.mixed, mixed), self.sizes
+        )
+
+    def design(self, steps: Steps) -> F8:
+        """Return [steps, columns]."""
+        counts = padded(steps.tokens, self.sizes)
+        mixed = steps.prefill_tokens > 0
+        return np.column_stack(
+            [
+                ramps(counts, self.decode) * ~mixed[:, None],
+                ramps(counts, self.mixed) * mixed[:, None],
+                steps.decode_kv_tokens,
+                steps.prefill_pairs,
+                steps.requests * mixed,
+            ]
+        )
+
+    def fit(self, steps: Steps, weights: F8) -> dict[str, Any]:
+        """Return both curves and the three prices by their names in ``StepTimes``."""
+        found = robust_fit(self.design(steps), steps.done_s - steps.begun_s, weights)
+        rises = np.split(found[:-_PRICES], [self.decode.size])
+        decode, mixed = (
+            Curve(knots, np.cumsum(rise), self.sizes)
+            for knots, rise in zip((self.decode, self.mixed), rises, strict=True)
+        )
+        kv_token_s, pair_s, request_s = found[-_PRICES:].tolist()
+        return {
+            "decode": decode if decode.y.any() else mixed,
+            "mixed": mixed if mixed.y.any() else decode,
+            "kv_token_s": kv_token_s,
+            "pair_s": pair_s,
+            "request_s": request_s,
+        }
