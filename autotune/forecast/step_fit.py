@@ -179,12 +179,16 @@ def sums(bins: I8, values: F8) -> F8:
 
 
 def time_bins(times_s: F8, width_s: float) -> I8:
-    """Return the number of the bin of each step: equal shares of the time, about that wide."""
+    """Return the number of the bin of each step: equal shares of the time, about that wide.
+
+    A step of no time is in the bin of the one before.
+    """
     total_s = float(times_s.sum())
     count = max(1, round(total_s / width_s))
     middle_s = np.cumsum(times_s) - times_s / 2
-    bins = np.minimum((middle_s / max(total_s, 1e-9) * count).astype(np.int64), count - 1)
-    return np.unique(bins, return_inverse=True)[1].astype(np.int64)
+    bins = np.minimum((middle_s / total_s * count).astype(np.int64), count - 1)
+    last = np.maximum.accumulate(np.where(times_s > 0, np.arange(times_s.size), 0))
+    return np.unique(bins[last], return_inverse=True)[1].astype(np.int64)
 
 
 def bounded_pull(off: F8) -> F8:

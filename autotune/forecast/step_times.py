@@ -177,7 +177,7 @@ class StepTimes:
         """
         host_s = self.host_s + self.host_request_s * steps.requests
         hidden_s = np.minimum(host_s, _ahead_s(steps))
-        return np.maximum(0.0, self.expected_s(steps) - hidden_s)
+        return np.asarray(np.maximum(0.0, self.expected_s(steps) - hidden_s))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values: the knots of the curves, not the tables."""
