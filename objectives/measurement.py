@@ -115,6 +115,38 @@ def measure(
     )
 
 
+def point_values(
+    samples: RequestSamples,
+    keys: Sequence[str],
+    *,
+    classes: Sequence[LengthClass],
+    work: Work | None = None,
+    best_flops_per_s: float | None = None,
+) -> dict[str, float | None]:
+    """Return some of the metrics that ``measure`` gives, without intervals: where speed counts.
+
+    Args:
+        samples: one replay, in arrival order.
+        keys: of latencies, and of ``tokens_per_busy_s`` and ``utilization``.
+        classes: that a key may name.
+        work: see ``measure``.
+        best_flops_per_s: see ``measure``.
+    """
+    parts = dict(_parts(samples, classes))
+    found: dict[str, float | None] = {}
+    for key in keys:
+        name, _, class_name = key.partition("@")
+        metric, _, kind = name.partition("_")
+        if metric in METRICS:
+            values, _ = _values(parts[class_name or None], metric)
+            found[key] = aggregate(values, kind)
+    if "tokens_per_busy_s" in keys:
+        found["tokens_per_busy_s"] = tokens_per_busy_s(samples)
+    if "utilization" in keys and work is not None and best_flops_per_s is not None:
+        found["utilization"] = utilization(samples, work, best_flops_per_s)
+    return found
+
+
 def _parts(
     samples: RequestSamples, classes: Sequence[LengthClass]
 ) -> Iterator[tuple[str | None, RequestSamples]]:

@@ -49,6 +49,9 @@ from objectives.arrays import F8, I8
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
 
+STEADY: F8 = np.ones(1)
+"""No jitter."""
+
 _BLOCK_SIZE = 16
 _FIRST_STEPS = 4096
 _NOT_ALONE_SINCE = (0, 32)
@@ -57,7 +60,10 @@ as known: 0.26 holds it to it, 0.32 does not."""
 
 
 class Times(NamedTuple):
-    """What steps take, in seconds; see ``autotune.forecast.step_times.StepTimes``."""
+    """What steps take, in seconds; see ``autotune.forecast.step_times.StepTimes``.
+
+    ``jitter`` has factors of the times of single steps, in turn and over again.
+    """
 
     decode_s: F8
     mixed_s: F8
@@ -66,6 +72,7 @@ class Times(NamedTuple):
     request_s: float
     host_s: float
     host_request_s: float
+    jitter: F8
 
 
 class Timed(Protocol):
@@ -201,7 +208,12 @@ class Simulated:
 
 
 def simulate(
-    traffic: Traffic, times: Timed, shape: EngineShape, candidate: Mapping[str, Any]
+    traffic: Traffic,
+    times: Timed,
+    shape: EngineShape,
+    candidate: Mapping[str, Any],
+    *,
+    jitter: F8 = STEADY,
 ) -> Simulated:
     """Replay traffic on a simulated engine with a candidate's limits.
 
@@ -210,6 +222,7 @@ def simulate(
         times: whose tables reach as far as the candidate's limits.
         shape: of the engine.
         candidate: the limits.
+        jitter: factors of the times of single steps, in turn and over again.
     """
     requests = traffic.arrival_s.size
     scheduler = Scheduler(
@@ -221,7 +234,7 @@ def simulate(
     )
     tokens = Tokens(traffic.tokens_from[:-1].copy(), np.full(int(traffic.tokens_from[-1]), np.nan))
     stamps, summaries = _run(
-        scheduler, traffic.arrival_s, tokens, _times(times, candidate), shape.in_flight
+        scheduler, traffic.arrival_s, tokens, _times(times, candidate, jitter), shape.in_flight
     )
     return Simulated(
         _samples(traffic, scheduler.state, tokens.at_s + shape.delivery_s),
@@ -234,7 +247,7 @@ def _minor(version: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if found else _NOT_ALONE_SINCE
 
 
-def _times(times: Timed, candidate: Mapping[str, Any]) -> Times:
+def _times(times: Timed, candidate: Mapping[str, Any], jitter: F8) -> Times:
     seqs, tokens = integer(candidate[SEQS]), integer(candidate[TOKENS])
     return Times(
         _reaching(times.decode_s, seqs),
@@ -244,6 +257,7 @@ def _times(times: Timed, candidate: Mapping[str, Any]) -> Times:
         times.request_s,
         times.host_s,
         times.host_request_s,
+        jitter,
     )
 
 
@@ -270,7 +284,11 @@ def step_s(times: Times, summary: I8) -> float:
 
 @compiled
 def _run(
-    scheduler: Scheduler, arrival_s: F8, tokens: Tokens, times: Times, in_flight: int
+    scheduler: Scheduler,
+    arrival_s: F8,
+    tokens: Tokens,
+    times: Times,
+    in_flight: int,
 ) -> tuple[F8, I8]:
     """Run until every request has ended, or none can go on.
 
@@ -292,7 +310,7 @@ def _run(
                 if steps == stamps.shape[0]:
                     stamps = np.concatenate((stamps, np.zeros_like(stamps)))
                     summaries = np.concatenate((summaries, np.zeros_like(summaries)))
-                takes_s = step_s(times, state.summary)
+                takes_s = step_s(times, state.summary) * times.jitter[steps % times.jitter.size]
                 host_s = times.host_s + times.host_request_s * state.summary[SHARES]
                 host_s = min(host_s, takes_s)
                 free_s = max(free_s, now_s + host_s) + takes_s - host_s

@@ -1,0 +1,146 @@
+"""What every candidate of a lattice would measure, by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, integer
+from autotune.engine.live import THRESHOLD
+from autotune.forecast.simulation import EngineShape, Simulated, Timed, Traffic, simulate
+from objectives.arrays import F8
+from objectives.samples import RequestSamples
+
+SIMULATED = frozenset({TOKENS, SEQS, THRESHOLD})
+"""What the simulation knows of a candidate; one with other knobs cannot be forecast."""
+
+SLOWER = 1.03
+"""By how much steps are slowed down to see how much a metric depends on their times."""
+
+Metrics = Mapping[str, float | None]
+Measure = Callable[[RequestSamples], Metrics]
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """Step times with every step so many times as long."""
+
+    times: Timed
+    factor: float
+
+    @property
+    def decode_s(self) -> F8:
+        return self.times.decode_s * self.factor
+
+    @property
+    def mixed_s(self) -> F8:
+        return self.times.mixed_s * self.factor
+
+    @property
+    def kv_token_s(self) -> float:
+        return self.times.kv_token_s * self.factor
+
+    @property
+    def pair_s(self) -> float:
+        return self.times.pair_s * self.factor
+
+    @property
+    def request_s(self) -> float:
+        return self.times.request_s * self.factor
+
+    @property
+    def host_s(self) -> float:
+        return self.times.host_s * self.factor
+
+    @property
+    def host_request_s(self) -> float:
+        return self.times.host_request_s * self.factor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecasts:
+    """Metrics of all cells.
+
+    Attributes:
+        keys: of the metrics.
+        logs: [cells, keys], logarithms; inf for requests that never end, NaN where there is
+            nothing to measure.
+        slopes: [cells, keys], by how much the logs grow with the log of all step times.
+    """
+
+    keys: tuple[str, ...]
+    logs: F8
+    slopes: F8
+
+
+def forecastable(lattice: Lattice) -> bool:
+    """Whether the simulation knows all knobs of a lattice."""
+    return SIMULATED.issuperset(lattice.ladders)
+
+
+def forecast_cells(
+    cells: Sequence[Candidate],
+    traffic: Traffic,
+    times: Timed,
+    shape: EngineShape,
+    *,
+    keys: Sequence[str],
+    measure: Measure,
+) -> Forecasts:
+    """Simulate all cells, at the given step times and at slower ones.
+
+    Cells that differ by a sequence cap that is never reached are simulated once.
+
+    Args:
+        cells: candidates.
+        traffic: made for an engine of this ``shape``.
+        times: of steps.
+        shape: of the engine.
+        keys: of the metrics.
+        measure: gives them.
+    """
+
+    def logs(steps: Timed) -> F8:
+        return _logs(cells, lambda cell: simulate(traffic, steps, shape, cell), keys, measure)
+
+    usual, slower = logs(times), logs(Slowed(times, SLOWER))
+    with np.errstate(invalid="ignore"):
+        slopes = (slower - usual) / np.log(SLOWER)
+    return Forecasts(tuple(keys), usual, np.nan_to_num(slopes, posinf=0.0, neginf=0.0))
+
+
+def _logs(
+    cells: Sequence[Candidate],
+    replay: Callable[[Candidate], Simulated],
+    keys: Sequence[str],
+    measure: Measure,
+) -> F8:
+    found = np.full((len(cells), len(keys)), np.nan)
+    # By descending cap: a peak below the next cap stands for that one as well.
+    order = sorted(range(len(cells)), key=lambda i: -integer(cells[i][SEQS]))
+    known: dict[tuple[tuple[str, int], ...], tuple[int, F8]] = {}
+    for index in order:
+        cell = cells[index]
+        rest = tuple(sorted((k, integer(v)) for k, v in cell.items() if k != SEQS))
+        if rest in known and known[rest][0] <= integer(cell[SEQS]):
+            found[index] = known[rest][1]
+            continue
+        simulated = replay(cell)
+        found[index] = log_metrics(simulated, keys, measure)
+        known[rest] = peak_running(simulated), found[index]
+    return found
+
+
+def peak_running(replay: Simulated) -> int:
+    """Return how many requests ran at once at most."""
+    return int(replay.steps.running.max(initial=0))
+
+
+def log_metrics(replay: Simulated, keys: Sequence[str], measure: Measure) -> F8:
+    """Return [keys], the logs of a replay's metrics; inf where requests never end."""
+    metrics = measure(replay.samples)
+    values = [metrics.get(key) for key in keys]
+    with np.errstate(divide="ignore"):
+        return np.log(np.array([np.nan if v is None else v for v in values], dtype=np.float64))
