@@ -28,7 +28,7 @@ CORRECTION_BIN_S = 0.25
 """The same of the sums by which steps that overlap are judged."""
 
 _LEAST_ERROR = 0.01
-_LEAST_S = 1e-9
+_LEAST_S = 1e-7
 _LEAST_BINS = 8
 _LEAST_PAUSES = 20
 _ONE_SIGMA = 0.683
@@ -297,7 +297,7 @@ def _alone_s(steps: Steps) -> F8:
 
 
 def _timed(steps: Steps) -> Steps:
-    return steps.select((steps.tokens > 0) & (_alone_s(steps) > 0))
+    return steps.select((steps.tokens > 0) & (_alone_s(steps) > _LEAST_S))
 
 
 def _ahead_s(steps: Steps) -> F8:
@@ -398,7 +398,7 @@ def _as_steps(times: StepTimes, decode_level: float, mixed_level: float) -> Step
         prefill_pairs=pairs,
     )
     level = np.where(steps.prefill_tokens > 0, mixed_level, decode_level)
-    return replace(steps, done_s=times.expected_s(steps) * level)
+    return _timed(replace(steps, done_s=times.expected_s(steps) * level))
 
 
 def _corrected(times: StepTimes, replays: Sequence[Steps]) -> StepTimes:

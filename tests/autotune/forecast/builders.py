@@ -86,6 +86,34 @@ class FakeEngine:
         return steps.select(steps.done_s <= until_s)
 
 
+def loaded(
+    *,
+    seconds: float = 15,
+    noise: float = 0.02,
+    seed: int = 0,
+    budget: int = 2048,
+    step_ms: Callable[[int], float] = h200_ms,
+) -> Steps:
+    """Steps of a load that comes and goes, one at a time; prompts fill up to ``budget`` tokens."""
+    engine = FakeEngine(step_ms=step_ms, noise=noise, seed=seed)
+    rng = np.random.default_rng(seed)
+    while engine.clock_s < seconds:
+        decodes = int(rng.integers(1, 80))
+        kv = decodes * int(rng.integers(300, 900))
+        prefill = budget - decodes if rng.uniform() < 0.2 else 0
+        engine.step(prefill=prefill, context=2048 * int(rng.integers(4)), decodes=decodes, kv=kv)
+    return Steps.from_rows(np.array(engine.rows))
+
+
+def planned_ahead(steps: Steps, *, host_s: float, host_request_s: float) -> Steps:
+    """Give steps the stamps of an engine that plans one ahead and hides the host's part."""
+    alone_s = steps.done_s - steps.begun_s
+    done_s = np.cumsum(alone_s - host_s - host_request_s * steps.requests)
+    done_s += alone_s[0] - done_s[0]
+    begun_s = np.concatenate([[0.0, 1e-4], done_s[:-2]])
+    return replace(steps, begun_s=begun_s, planned_s=begun_s + 1e-4, done_s=done_s)
+
+
 def plan(
     *,
     max_tokens: int = 16384,
