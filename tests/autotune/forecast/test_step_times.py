@@ -240,8 +240,8 @@ def test_single_steps_correct_the_level_and_the_rest_keeps_its_shape() -> None:
 def test_sums_correct_the_share_of_the_host(budget: int) -> None:
     replay = planned_ahead(loaded(seed=5, budget=budget), host_s=1.2e-3, host_request_s=25e-6)
     after = of_sweep().refined([replay], overlapping=True)
-    assert after.host_s == pytest.approx(1.2e-3, abs=0.6e-3)
-    assert after.host_request_s == pytest.approx(25e-6, rel=0.25)
+    usual_s = after.host_s + 40 * after.host_request_s
+    assert usual_s == pytest.approx(1.2e-3 + 40 * 25e-6, rel=0.08)
     assert abs(total(after, replay, overlapping=True)) < 0.005
     other = planned_ahead(loaded(seed=8, budget=1024), host_s=1.2e-3, host_request_s=25e-6)
     assert abs(total(after, other, overlapping=True)) < 0.01
