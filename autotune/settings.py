@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from autotune.errors import UsageError, in_plain_words
 from autotune.user_files import read_small
@@ -38,6 +38,10 @@ _MAX_LIMIT = 2**31 - 1
 _SHOWN_CHARACTERS = 60
 _MOST_VALUES = 10_000
 _MOST_DEPTH = 50
+
+REAL = "vllm"
+SIMULATED = "sim:"
+"""Before the name or path of a profile where an engine is simulated."""
 
 RESERVED_ARGUMENTS: Mapping[str, str] = {
     "model": "it has an option of its own, --model",
@@ -76,6 +80,8 @@ class TuneSettings(BaseModel):
         silence_timeout_s: longest time without a token while requests wait.
         settle_timeout_s: longest time until what an engine held has been given back.
         max_failures_in_a_row: of one class, after which the study is given up.
+        engine: ``vllm``, or ``sim:PROFILE`` for a simulation of a measured engine, whose model
+            need not be named.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -101,8 +107,29 @@ class TuneSettings(BaseModel):
     silence_timeout_s: float = Field(default=120.0, gt=0.0)
     settle_timeout_s: float = Field(default=60.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
+    engine: str = REAL
 
-    @field_validator("model", "trace", "storage", "log_folder")
+    @property
+    def simulated(self) -> bool:
+        """Whether no engine runs."""
+        return self.engine.startswith(SIMULATED)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_of_a_profile(cls, given: Any) -> Any:
+        engine = given.get("engine") if isinstance(given, dict) else None
+        if isinstance(engine, str) and engine.startswith(SIMULATED):
+            return {"model": engine, **given}
+        return given
+
+    @field_validator("engine")
+    @classmethod
+    def _an_engine(cls, engine: str) -> str:
+        if engine != REAL and not (engine.startswith(SIMULATED) and engine[len(SIMULATED) :]):
+            raise ValueError(f"must be {REAL}, or {SIMULATED} and a profile")
+        return engine
+
+    @field_validator("model", "trace", "storage", "log_folder", "engine")
     @classmethod
     def _one_line(cls, place: str | Path | None) -> str | Path | None:
         # YAML's escapes can write what no file and no database has in its name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
@@ -10,7 +11,8 @@ import optuna
 
 from autotune.candidates.lattice import Tiles, check_size
 from autotune.controller import Controller, Watcher
-from autotune.engine.supervisor import Description, Supervisor
+from autotune.engine.supervisor import Description
+from autotune.forecast.simulated_engine import SimulatedEngines
 from autotune.lease import database_lock, lease, study_lock
 from autotune.settings import TuneSettings
 from autotune.study.beginning import first_job, searches_live
@@ -25,6 +27,7 @@ from autotune.study.plan import finished_trials
 from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
 from autotune.study.session import (
+    AnyEngines,
     Traffic,
     describe_engine,
     device_lease,
@@ -32,6 +35,7 @@ from autotune.study.session import (
     fit_traffic,
     log_folder,
     open_supervisor,
+    question,
     read_traffic,
     study_name,
 )
@@ -72,7 +76,7 @@ def run_study(
         stack.enter_context(lease(study_lock(url, name), f"study {name!r}"))
         end_earlier_runs(watcher.say)
         supervisor = stack.enter_context(open_supervisor(settings, name))
-        watcher.say("asking vLLM for its defaults")
+        watcher.say(question(settings))
         described = describe_engine(settings, supervisor)
         traffic = fit_traffic(given, settings, described.info.max_model_len)
         for sentence in traffic.trace.notes.since(given.trace.notes):
@@ -105,6 +109,7 @@ def run_study(
                 stage=stage,
                 watcher=watcher,
                 log_folder=log_folder(settings, name),
+                pause=supervisor.wait if isinstance(supervisor, SimulatedEngines) else time.sleep,
             )
             judgement = controller.run()
             finished = finished_trials(repository.trials(record.id))
@@ -129,7 +134,7 @@ def plan_study(
     """
     url, name = _checked_place(settings, environ)
     traffic = read_traffic(settings)
-    say("asking vLLM for its defaults")
+    say(question(settings))
     with open_supervisor(settings, name) as supervisor:
         described = describe_engine(settings, supervisor)
         traffic = fit_traffic(traffic, settings, described.info.max_model_len)
@@ -215,7 +220,7 @@ def _judge_again(
 
 @contextmanager
 def _marked_when_cut_short(
-    repository: Repository, study_id: int, supervisor: Supervisor
+    repository: Repository, study_id: int, supervisor: AnyEngines
 ) -> Iterator[None]:
     """Whatever ends us early, no engine may run on, and no row may claim that it does."""
     try:

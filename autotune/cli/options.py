@@ -57,6 +57,13 @@ class FidelityPolicy(StrEnum):
     RESTART = "restart"
 
 
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="vllm, or sim:PROFILE to simulate a measured engine: a name that is shipped, such as "
+        "sim:h200-llama8b, or a file. [default: vllm]"
+    ),
+]
 Fidelity = Annotated[
     FidelityPolicy | None,
     typer.Option(

@@ -11,6 +11,7 @@ from autotune.cli.options import (
     Calibrate,
     Classes,
     DryRun,
+    Engine,
     Fidelity,
     Format,
     MaxFailures,
@@ -38,6 +39,7 @@ def tune(
             help="Path or hub name of the model, or demo:tiny-llama. Required, or in --config."
         ),
     ] = None,
+    engine: Engine = None,
     trace: Annotated[
         str | None, typer.Option(help="Trace file, or demo:mixed. Required, or in --config.")
     ] = None,
@@ -100,6 +102,7 @@ def tune(
         config,
         {
             "model": model,
+            "engine": engine,
             "trace": trace,
             "window": window,
             "budget": budget,

@@ -25,6 +25,7 @@ from autotune.engine.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import EngineInfo
 from autotune.engine.supervisor import Description
 from autotune.errors import UsageError
+from autotune.forecast.profile import load_profile
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
 from autotune.traffic.model import Trace
@@ -69,6 +70,12 @@ class Job:
         """What utilization is a share of, None without a calibration."""
         return None if self.calibrated is None else self.calibrated.calibration.best_flops_per_s
 
+    @property
+    def simulated_by(self) -> str | None:
+        """Identity of the profile by which engines are simulated, None of real engines."""
+        settings = self.settings
+        return load_profile(settings.engine).identity if settings.simulated else None
+
     def engine_args(self, candidate: Candidate) -> dict[str, Any]:
         """Return what an engine is started with, which is what is exported for it."""
         return {**self.pinned, **plain_values(candidate)}
@@ -103,6 +110,7 @@ class Job:
             "device": self.info.device,
             # Studies from before there was another have no word of it.
             **({"fidelity": "live"} if self.live else {}),
+            **({"engine": engine} if (engine := self.simulated_by) is not None else {}),
         }
 
     def spec(self) -> dict[str, Any]:

@@ -19,10 +19,12 @@ from autotune.engine.protocol import MODEL_FAULT, EngineInfo, TrialFailed
 from autotune.engine.run_folder import Remains, end_left_over
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
+from autotune.forecast.profile import load_profile
+from autotune.forecast.simulated_engine import SimulatedEngines
 from autotune.hardware.config_file import load_config
 from autotune.hardware.model_shape import EngineDecides, read_shape
 from autotune.lease import device_lock, lease
-from autotune.settings import TuneSettings
+from autotune.settings import SIMULATED, TuneSettings
 from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
@@ -55,6 +57,8 @@ _LENGTH_HINT = (
 )
 
 _LONGEST_LINE = 400
+
+AnyEngines = Supervisor | SimulatedEngines
 
 
 class Follower(Protocol):
@@ -123,10 +127,12 @@ def _model_allows(settings: TuneSettings) -> int | None:
 
 
 def study_name(settings: TuneSettings) -> str:
-    """Return the given name, else one made of model and trace."""
+    """Return the given name, else one made of model, or profile, and trace."""
     if settings.study_name is not None:
         return settings.study_name
     model = settings.model.rstrip("/").rsplit("/", 1)[-1].removeprefix("demo:")
+    if settings.simulated:
+        model = "sim-" + Path(settings.engine.removeprefix(SIMULATED)).name.removesuffix(".json")
     trace = Path(settings.trace.removeprefix("demo:")).stem
     window = "" if settings.window is None else f"-{settings.window}"
     return f"{model}-{trace}{window}"
@@ -165,22 +171,40 @@ def _remains_words(remains: Remains) -> str:
     return f"{whose} in {remains.folder}: {', '.join(done)}"
 
 
-def open_supervisor(settings: TuneSettings, name: str) -> Supervisor:
+def open_supervisor(settings: TuneSettings, name: str) -> AnyEngines:
+    """Return what runs the engines that the settings ask for.
+
+    Raises:
+        UsageError: the profile of a simulation cannot be used.
+    """
+    folder = log_folder(settings, name)
+    if settings.simulated:
+        profile = load_profile(settings.engine)
+        return SimulatedEngines(profile, seed=settings.seed, log_folder=folder)
     return Supervisor(
-        log_folder=log_folder(settings, name),
+        log_folder=folder,
         watchdogs=Watchdogs(
             settings.start_timeout_s, settings.silence_timeout_s, settings.settle_timeout_s
         ),
     )
 
 
-def describe_engine(settings: TuneSettings, supervisor: Supervisor) -> Description:
-    """Ask the installed vLLM what it makes of the user's engine arguments.
+def question(settings: TuneSettings) -> str:
+    """Return what is done before there is a description, in words."""
+    if settings.simulated:
+        return f"simulating {settings.engine.removeprefix(SIMULATED)}: no engine runs"
+    return "asking vLLM for its defaults"
+
+
+def describe_engine(settings: TuneSettings, supervisor: AnyEngines) -> Description:
+    """Ask the installed vLLM, or a profile, what it makes of the user's engine arguments.
 
     Raises:
         UsageError: vLLM refuses them, or has no such argument.
         EnvironmentFault: there is no vLLM here, or it cannot load the model's configuration.
     """
+    if isinstance(supervisor, SimulatedEngines):
+        return _describe_simulated(settings, supervisor)
     engine_args = {"model": str(resolve_model(settings.model)), **settings.engine_args}
     try:
         error, known = supervisor.validate(engine_args)
@@ -202,6 +226,17 @@ def describe_engine(settings: TuneSettings, supervisor: Supervisor) -> Descripti
         ) from outcome
 
 
+def _describe_simulated(settings: TuneSettings, engines: SimulatedEngines) -> Description:
+    engine_args = {"model": settings.model, **settings.engine_args}
+    error, known = engines.validate(engine_args)
+    unknown = [name for name in settings.knobs if name not in known]
+    if error is None and unknown:
+        error, _ = engines.validate({unknown[0]: settings.knobs[unknown[0]][0]})
+    if error is not None:
+        raise UsageError(error, hint="leave it out, or measure a profile of your own with it")
+    return engines.describe(engine_args)
+
+
 @contextmanager
 def device_lease(device: str, uuids: Iterable[str]) -> Iterator[None]:
     """Hold the GPUs that engines will use within the block; a CPU is free for all.
@@ -217,7 +252,7 @@ def device_lease(device: str, uuids: Iterable[str]) -> Iterator[None]:
 
 
 @contextmanager
-def engine_lease(supervisor: Supervisor, info: EngineInfo) -> Iterator[None]:
+def engine_lease(supervisor: AnyEngines, info: EngineInfo) -> Iterator[None]:
     """Hold the GPUs of one engine; on leaving, it is gone before they are given back.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import Any
 from autotune import __version__
 from autotune.export.document import Export
 from autotune.forecast.calibration import Calibration
+from autotune.settings import SIMULATED
 from autotune.study.costs import RATE, UTILIZATION, Cell
 from autotune.study.counted import censored, is_restart_of
 from autotune.study.judgement import Judgement, judge, verdict_json
@@ -47,6 +48,24 @@ def load_view(repository: Repository, name: str | None) -> StudyView:
     return StudyView(study, trials, judgement)
 
 
+def simulated_by(study: StudyRecord) -> str | None:
+    """Return the name of the profile by which a study was simulated, None of a real one."""
+    engine = study.fingerprint.get("engine")
+    return None if engine is None else str(engine).removeprefix(SIMULATED).rpartition("@")[0]
+
+
+def shown_verdict(view: StudyView) -> dict[str, Any] | None:
+    """Return the verdict for programs, with the profile's name if it is of a simulation."""
+    if view.judgement is None:
+        return None
+    return {**verdict_json(view.judgement), **_label(view.study)}
+
+
+def _label(study: StudyRecord) -> dict[str, str]:
+    name = simulated_by(study)
+    return {} if name is None else {"simulated": name}
+
+
 def trial_json(view: StudyView, trial: TrialRecord) -> dict[str, Any]:
     """Return one trial as ``autotune trials --format json`` shows it."""
     failure = None
@@ -67,6 +86,7 @@ def trial_json(view: StudyView, trial: TrialRecord) -> dict[str, Any]:
         "timings": None if trial.timings is None else dict(trial.timings),
         "started_at": trial.started_at,
         "finished_at": trial.finished_at,
+        **_label(view.study),
     }
 
 
@@ -124,7 +144,7 @@ def make_export(view: StudyView, cell: Cell) -> Export:
         metrics=dict(cell.metrics),
         intervals={name: (pair[0], pair[1]) for name, pair in cell.intervals.items()},
         baseline=baseline,
-        verdict=None if judgement is None else verdict_json(judgement),
+        verdict=shown_verdict(view),
         headline=headline(study),
     )
 
@@ -144,6 +164,7 @@ def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:
     engine = next((t.engine for t in view.trials if t.number == cell.numbers[-1]), None) or {}
     return {
         "autotune": __version__,
+        **_label(study),
         "study": study.name,
         "trials": list(cell.numbers),
         "repeats": len(cell.numbers),

@@ -1,0 +1,325 @@
+"""An engine that only exists as a profile, behind the same calls as a real one.
+
+Nothing waits: starts and replays move a clock of their own. The same seed and salt give the same
+noise, so that a study repeats exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.engine.ground import Ground
+from autotune.engine.live import LIVE_LIMITS, THRESHOLD
+from autotune.engine.processes import Process
+from autotune.engine.protocol import (
+    EngineInfo,
+    Failure,
+    ReplayPlan,
+    ReplayResult,
+    TrialFailed,
+    Warmup,
+)
+from autotune.engine.supervisor import (
+    SWEEP_S,
+    Description,
+    ProgressCallback,
+    Started,
+    open_log,
+)
+from autotune.forecast.cutting import cut_at_loss
+from autotune.forecast.grid import SweepPlan
+from autotune.forecast.profile import OF_THE_HOST, Profile
+from autotune.forecast.simulated_sweep import sweep_steps
+from autotune.forecast.simulation import EngineShape, Simulated, Traffic, simulate
+from autotune.settings import SIMULATED
+from autotune.traffic.model import Trace
+from objectives.arrays import F8
+from objectives.classes import parse_classes
+from objectives.limits import parse_budget
+from objectives.steps import Steps
+
+HONOURED = frozenset(
+    {
+        TOKENS,
+        SEQS,
+        THRESHOLD,
+        "async_scheduling",
+        "enable_chunked_prefill",
+        "enable_prefix_caching",
+        "max_model_len",
+        "scheduler_reserve_full_isl",
+        "scheduling_policy",
+        "watermark",
+    }
+)
+"""Engine arguments that a simulation follows, whatever was measured."""
+
+WITHOUT_EFFECT = frozenset({"load_format", "seed", "skip_tokenizer_init", "tokenizer"})
+"""Engine arguments that change no step."""
+
+_JITTERED_STEPS = 8192
+_POLICIES = ("fcfs", "priority")
+_NOTHING_HELD = Ground(
+    processes=0,
+    host_memory_bytes=0,
+    host_descriptors=0,
+    shared_memory_bytes=0,
+    sockets=0,
+    gpu_memory_bytes={},
+)
+
+
+class SimulatedEngines:
+    """Simulates engines by a profile; see ``autotune.engine.supervisor.Supervisor``.
+
+    Args:
+        profile: of the engine.
+        seed: of the noise.
+        log_folder: where a supervisor would keep its log.
+    """
+
+    def __init__(self, profile: Profile, *, seed: int, log_folder: Path) -> None:
+        self.profile = profile
+        self._seed = seed
+        self._log_folder = log_folder
+        self._clock_s = 0.0
+        self._info: EngineInfo | None = None
+        self._limits: Mapping[str, int] = {}
+        self._traffic: tuple[Trace, EngineShape, Traffic] | None = None
+
+    @property
+    def device_uuids(self) -> frozenset[str]:
+        """None: no GPU is used."""
+        return frozenset()
+
+    @property
+    def host_log(self) -> Path:
+        return self._log_folder / "host.log"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def describe(self, engine_args: Mapping[str, Any]) -> Description:
+        """Return what the profile's engine would be with these arguments."""
+        flags = {name: _flag(name, value) for name, value in self.profile.info.resolved.items()}
+        return Description(self._resolve(engine_args, kv_cache_tokens=None), flags)
+
+    def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+        """Return the objection to the arguments or None, and the arguments that are known."""
+        known = tuple(self.profile.info.resolved)
+        error = self._unlike(engine_args)
+        return error or _refusal(self._given(engine_args)), known
+
+    def start(self, engine_args: Mapping[str, Any], log_path: Path) -> Started:
+        """Return at once, on a clock that has moved on by what a start took.
+
+        Raises:
+            TrialFailed: the arguments are refused, or no request of full length fits the cache.
+        """
+        error, _ = self.validate(engine_args)
+        if error is not None:
+            raise TrialFailed(Failure("refused_argument", error))
+        info = self._resolve(engine_args, kv_cache_tokens=self.profile.info.kv_cache_tokens)
+        with open_log(log_path) as log:
+            log.write(f"{info.device}: no engine was started\n".encode())
+        self._info = info
+        self._limits = {name: int(info.resolved.get(name) or 0) for name in LIVE_LIMITS}
+        self._clock_s += self.profile.start_s
+        return Started(info, self.profile.start_s, _NOTHING_HELD)
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """Change ``LIVE_LIMITS``."""
+        self._limits = {**self._limits, **limits}
+
+    def sweep(
+        self,
+        plan: SweepPlan,
+        limits: Mapping[str, int],
+        on_progress: ProgressCallback,
+        *,
+        seconds: float = SWEEP_S,
+    ) -> tuple[Steps, bool]:
+        """Return the steps of a sweep, and whether there was time for all of it."""
+        steps = sweep_steps(plan, self.profile.step_times, self._shape(), limits)
+        takes_s = (steps.done_s - steps.begun_s) * self._jitter("sweep", len(steps))
+        done_s = np.cumsum(takes_s)
+        steps = replace(steps, begun_s=done_s - takes_s, planned_s=done_s - takes_s, done_s=done_s)
+        kept = steps.select(steps.begun_s <= seconds)
+        self._clock_s += float(kept.done_s[-1])
+        on_progress(_progress("calibrate", len(kept), int(kept.tokens.sum())))
+        return kept, len(kept) == len(steps)
+
+    def replay(
+        self, trace: Trace, plan: ReplayPlan, on_progress: ProgressCallback
+    ) -> ReplayResult:
+        """Return what a replay would have been, cut short where a real one would have been."""
+        shape = self._shape()
+        whole = simulate(
+            self._of(trace, shape),
+            self.profile.step_times,
+            shape,
+            self._limits,
+            jitter=self._jitter(plan.salt, _JITTERED_STEPS),
+        )
+        samples, steps, censored = whole.samples, whole.steps, None
+        if plan.budget:
+            budget, classes = parse_budget(plan.budget), parse_classes(plan.classes)
+            samples, steps, censored = cut_at_loss(whole, budget, classes)
+        replay_s = _end_s(whole) if censored is None else censored.cut_s
+        began_at = self._clock_s
+        self._clock_s += replay_s
+        on_progress(_progress("replay", len(samples), int(samples.output_tokens.sum())))
+        return ReplayResult(
+            samples=samples,
+            steps=steps,
+            warmup=Warmup(requests=0, passes=0, drift=None, seconds=0.0),
+            replay_s=replay_s,
+            began_at=began_at,
+            ended_at=self._clock_s,
+            errors=_errors(whole),
+            censored=censored,
+        )
+
+    def stop(self) -> float:
+        self._info = None
+        return 0.0
+
+    def close(self) -> None:
+        self._info = None
+
+    def kill(self) -> None:
+        self._info = None
+
+    def running(self) -> frozenset[Process]:
+        """None: no process runs."""
+        return frozenset()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass for the engines alone."""
+        self._clock_s += seconds
+
+    def _shape(self) -> EngineShape:
+        if self._info is None:
+            raise TrialFailed(Failure("engine_dead", "no engine was started"))
+        return EngineShape.of(self._info, delivery_s=self.profile.delivery_s)
+
+    def _of(self, trace: Trace, shape: EngineShape) -> Traffic:
+        """Return a trace as simulations need it; trials share it."""
+        kept = self._traffic
+        if kept is None or kept[0] is not trace or kept[1] != shape:
+            kept = self._traffic = trace, shape, Traffic.of(trace, shape)
+        return kept[2]
+
+    def _random(self, salt: str) -> np.random.Generator:
+        digest = hashlib.blake2b(salt.encode(), digest_size=8).digest()
+        return np.random.default_rng([self._seed, int.from_bytes(digest)])
+
+    def _jitter(self, salt: str, size: int) -> F8:
+        """Return how many times as long steps take by chance: their run, themselves, stalls."""
+        noise, random = self.profile.noise, self._random(salt)
+        logs = random.normal(0.0, noise.run) + random.normal(0.0, noise.step, size)
+        stalled = random.random(size) < noise.stalls
+        return np.asarray(np.exp(logs) * np.where(stalled, noise.stall_factor, 1.0))
+
+    def _given(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all arguments of an engine with these; None leaves one open."""
+        given = {name: value for name, value in engine_args.items() if value is not None}
+        return {**self.profile.info.resolved, **given}
+
+    def _resolve(
+        self, engine_args: Mapping[str, Any], *, kv_cache_tokens: int | None
+    ) -> EngineInfo:
+        info, resolved = self.profile.info, self._given(engine_args)
+        model = str(resolved.pop("model", SIMULATED))
+        obstacle = info.live_obstacle
+        if not resolved.get("enable_chunked_prefill", True):
+            obstacle = "enable_chunked_prefill is false"
+        return replace(
+            info,
+            device=f"{info.device}, simulated (profile {self.profile.name})",
+            model=info.model if model.startswith(SIMULATED) else model,
+            resolved=resolved,
+            kv_cache_tokens=kv_cache_tokens,
+            live_obstacle=obstacle,
+        )
+
+    def _unlike(self, engine_args: Mapping[str, Any]) -> str | None:
+        """Say which argument the profile tells nothing about, None if none is."""
+        name_of, measured = self.profile.name, self.profile.info.resolved
+        longest = self.profile.info.max_model_len
+        for name, value in engine_args.items():
+            if name == "model" or name in WITHOUT_EFFECT or value is None:
+                continue
+            if name not in measured:
+                named = "names its machine" if name in OF_THE_HOST else "was not measured with it"
+                return f"{name} cannot be simulated: the profile {name_of} {named}"
+            if name not in HONOURED and value != measured[name]:
+                return (
+                    f"{name}={value} cannot be simulated: the profile {name_of} was measured "
+                    f"with {name}={measured[name]}"
+                )
+            if name == "max_model_len" and isinstance(value, int) and value > longest:
+                return (
+                    f"max_model_len={value} cannot be simulated: the profile {name_of} was "
+                    f"measured with requests of up to {longest} tokens"
+                )
+        return None
+
+
+def _refusal(resolved: Mapping[str, Any]) -> str | None:
+    """Return what vLLM says of limits that it refuses, in its words as far as it has some."""
+    for name in (TOKENS, SEQS, "max_model_len", THRESHOLD):
+        value, least = resolved.get(name, 0), 0 if name == THRESHOLD else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            return f"{name} must be a whole number of at least {least}, not {value!r}"
+    if (policy := resolved.get("scheduling_policy", "fcfs")) not in _POLICIES:
+        return f"scheduling_policy must be one of {', '.join(_POLICIES)}, not {policy!r}"
+    tokens, seqs, longest = (resolved[name] for name in (TOKENS, SEQS, "max_model_len"))
+    if tokens < longest and not resolved.get("enable_chunked_prefill", True):
+        return (
+            f"{TOKENS} ({tokens}) is smaller than max_model_len ({longest}). This effectively "
+            f"limits the maximum sequence length to {TOKENS} and makes vLLM reject longer "
+            f"sequences. Please increase {TOKENS} or decrease max_model_len."
+        )
+    if tokens < seqs:
+        return f"{TOKENS} ({tokens}) must be greater than or equal to {SEQS} ({seqs})."
+    return None
+
+
+def _flag(name: str, value: object) -> dict[str, str | None]:
+    """Return how ``vllm serve`` spells an argument, by its naming rule."""
+    words = name.replace("_", "-")
+    negative = f"--no-{words}" if isinstance(value, bool) else None
+    return {"flag": f"--{words}", "negative": negative, "default": None}
+
+
+def _progress(stage: str, total: int, tokens: int) -> dict[str, Any]:
+    return {"stage": stage, "total": total, "sent": total, "done": total, "tokens": tokens}
+
+
+def _end_s(whole: Simulated) -> float:
+    """Return when the last token came."""
+    last_s = whole.samples.last_token_s
+    came = last_s[~np.isnan(last_s)]
+    return float(came.max() if came.size else whole.samples.scheduled_s.max())
+
+
+def _errors(whole: Simulated) -> tuple[str, ...]:
+    failed = int(whole.samples.failed.sum())
+    return (f"{failed} requests never fit the KV cache",) if failed else ()
