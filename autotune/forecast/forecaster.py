@@ -58,6 +58,14 @@ class Slowed:
     def host_request_s(self) -> float:
         return self.times.host_request_s * self.factor
 
+    @property
+    def between_s(self) -> float:
+        return self.times.between_s * self.factor
+
+    @property
+    def between_request_s(self) -> float:
+        return self.times.between_request_s * self.factor
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecasts:

@@ -72,6 +72,8 @@ class Times(NamedTuple):
     request_s: float
     host_s: float
     host_request_s: float
+    between_s: float
+    between_request_s: float
     jitter: F8
 
 
@@ -98,6 +100,12 @@ class Timed(Protocol):
 
     @property
     def host_request_s(self) -> float: ...
+
+    @property
+    def between_s(self) -> float: ...
+
+    @property
+    def between_request_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +265,8 @@ def _times(times: Timed, candidate: Mapping[str, Any], jitter: F8) -> Times:
         times.request_s,
         times.host_s,
         times.host_request_s,
+        times.between_s,
+        times.between_request_s,
         jitter,
     )
 
@@ -324,6 +334,10 @@ def _run(
             now_s = max(now_s, stamps[oldest, 1])
             deliver(scheduler, oldest % in_flight, tokens, now_s)
             flying -= 1
+            if in_flight == 1:
+                # With two the next step runs meanwhile.
+                requests = summaries[oldest, SHARES]
+                now_s += times.between_s + times.between_request_s * requests
         elif arrived < arrival_s.size:
             now_s = max(now_s, arrival_s[arrived])
         else:

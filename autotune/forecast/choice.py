@@ -1,0 +1,56 @@
+"""Which cell to try next, by forecasts and what was measured so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.forecast.goal import Goal, Scale
+from autotune.forecast.residuals import Corrected
+from objectives.arrays import F8, I8, Bools
+
+DRAWS = 128
+HOPELESS = np.log(2.0)
+"""Beyond this excess, even when all errors were in its favour, a cell is not tried."""
+
+OPTIMISTIC = 1.645
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlook:
+    """What forecasts say of all cells.
+
+    Attributes:
+        expected: [cells], mean loss.
+        improvement: [cells], by how much each is expected to beat the best that was measured.
+        hopeless: [cells], whether even an optimist sees twice the budget.
+        trust: probability that the forecasts are of use.
+    """
+
+    expected: F8
+    improvement: F8
+    hopeless: Bools
+    trust: float
+
+
+def look(corrected: Corrected, goal: Goal, *, measured: I8, seed: int) -> Outlook:
+    """Weigh all cells.
+
+    One draw moves all cells together, as the errors of neighbours do.
+
+    Args:
+        corrected: forecasts.
+        goal: what is wanted of them.
+        measured: rows of cells that were measured.
+        seed: of the draws.
+    """
+    keys = corrected.logs.shape[1]
+    scale = Scale.of(goal, corrected.logs)
+    deviations = np.random.default_rng(seed).standard_normal((DRAWS, 1, keys))
+    losses = scale.losses(corrected.logs + corrected.sigma * deviations)
+    expected = losses.mean(axis=0)
+    best = expected[measured].min() if measured.size else np.inf
+    improvement = np.maximum(0.0, best - losses).mean(axis=0)
+    optimistic = goal.excess(corrected.logs - OPTIMISTIC * corrected.sigma)
+    return Outlook(expected, improvement, optimistic > HOPELESS, corrected.trust)

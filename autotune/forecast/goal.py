@@ -1,0 +1,102 @@
+"""What a forecast is worth: the study's score, and how far a budget would be missed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from objectives.arrays import F8, I8
+from objectives.limits import Budget
+
+LEAST_WIDTH = math.log(1.25)
+WITHOUT_BUDGET = math.log(2.0)
+MOST_EXCESS = 5.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Goal:
+    """Which of some metrics are costs, and which have limits.
+
+    Attributes:
+        costs: [objectives], columns of the metrics that are scored.
+        signs: [objectives], -1 where more is better, else 1.
+        limits: [limits], columns of the metrics with limits.
+        log_limits: [limits].
+        anchors: [objectives], log of the strictest limit of each cost, NaN where there is none.
+    """
+
+    costs: I8
+    signs: F8
+    limits: I8
+    log_limits: F8
+    anchors: F8
+
+    @classmethod
+    def of(cls, budget: Budget, keys: Sequence[str], costs: Sequence[str]) -> Self:
+        """Return the goal of a study.
+
+        Args:
+            budget: with absolute limits only.
+            keys: of the metrics, in their order.
+            costs: the keys that are scored, the work last, of which more is better.
+        """
+        limits = [limit for limit in budget.limits if limit.limit_ms]
+        strictest: dict[str, float] = {}
+        for limit in limits:
+            log_ms = math.log(limit.limit_ms or 1.0)
+            strictest[limit.key] = min(log_ms, strictest.get(limit.key, math.inf))
+        return cls(
+            costs=np.array([keys.index(name) for name in costs]),
+            signs=np.array([1.0] * (len(costs) - 1) + [-1.0]),
+            limits=np.array([keys.index(name) for name in strictest], dtype=np.int64),
+            log_limits=np.array(list(strictest.values())),
+            anchors=np.array([strictest.get(name, math.nan) for name in costs]),
+        )
+
+    def excess(self, logs: F8) -> F8:
+        """Return [...], by how much the worst limit is missed, as a log; 0 where all are kept.
+
+        Args:
+            logs: [..., keys], of metrics; what is not finite misses its limit.
+        """
+        if not self.limits.size:
+            return np.zeros(logs.shape[:-1])
+        over = logs[..., self.limits] - self.log_limits
+        worst = np.nan_to_num(over, nan=MOST_EXCESS, posinf=MOST_EXCESS).max(axis=-1)
+        return np.asarray(np.clip(worst, 0.0, MOST_EXCESS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale:
+    """A goal with the scale on which scores are told; see ``objectives.score``."""
+
+    goal: Goal
+    ideal: F8
+    width: F8
+
+    @classmethod
+    def of(cls, goal: Goal, logs: F8) -> Self:
+        """Return the scale of cells, [cells, keys]: by the best of those that keep the budget."""
+        kept = goal.excess(logs) == 0
+        costs = goal.signs * logs[..., goal.costs]
+        compared = costs[kept] if kept.any() else costs
+        with np.errstate(invalid="ignore"):
+            ideal = np.nanmin(np.where(np.isfinite(compared), compared, np.nan), axis=0)
+        anchors = np.where(np.isnan(goal.anchors), ideal + WITHOUT_BUDGET, goal.anchors)
+        return cls(goal, ideal, np.maximum(anchors - ideal, LEAST_WIDTH))
+
+    def losses(self, logs: F8) -> F8:
+        """Return [...], the score where the budget is kept, else 1 and what is missed.
+
+        Args:
+            logs: [..., keys], of metrics.
+        """
+        goal = self.goal
+        z = (goal.signs * logs[..., goal.costs] - self.ideal) / self.width
+        score = np.nan_to_num(z, nan=MOST_EXCESS, posinf=MOST_EXCESS).mean(axis=-1)
+        excess = goal.excess(logs)
+        return np.asarray(np.where(excess > 0, 1.0 + excess, score))
