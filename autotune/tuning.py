@@ -18,6 +18,7 @@ from autotune.settings import TuneSettings
 from autotune.study.beginning import first_job, searches_live
 from autotune.study.costs import OBJECTIVES
 from autotune.study.earlier import Earlier, check_storage, earlier_study
+from autotune.study.engines import AnyEngines
 from autotune.study.job import Job, make_job
 from autotune.study.judgement import Judgement
 from autotune.study.knobs import check_knobs
@@ -27,7 +28,6 @@ from autotune.study.plan import finished_trials
 from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
 from autotune.study.session import (
-    AnyEngines,
     Traffic,
     describe_engine,
     device_lease,
@@ -146,7 +146,8 @@ def plan_study(
             say(sentence)
     state, finished = ("new", 0) if earlier is None else (earlier.study.state, earlier.finished)
     study = {"name": name, "state": state, "finished_trials": finished}
-    return {"study": study, **outlook(job)}
+    simulated = {} if job.simulated_by is None else {"simulated": job.simulated_by}
+    return {"study": study, **simulated, **outlook(job)}
 
 
 def _checked_place(settings: TuneSettings, environ: Mapping[str, str]) -> tuple[str, str]:

@@ -43,7 +43,7 @@ def best(
     import os
 
     from autotune.cli.files import write_text
-    from autotune.cli.words import verdict_lines
+    from autotune.cli.words import simulation_lines, verdict_lines
     from autotune.errors import NothingFeasible, UsageError
     from autotune.export.render import render
     from autotune.study.view import load_view, make_export
@@ -73,6 +73,7 @@ def best(
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
-    typer.echo(lines[0], err=True)
+    for line in [*simulation_lines(view.study), lines[0]]:
+        typer.echo(line, err=True)
     if output is not None:
         typer.echo(f"wrote {output}", err=True)

@@ -29,6 +29,12 @@ def calibrate(
         Path | None,
         typer.Option(help="Write the JSON here as well, all steps in it.", show_default=False),
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a profile here, for `autotune tune --engine sim:PATH`.", show_default=False
+        ),
+    ] = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
     """Measure an engine's step times.
@@ -40,12 +46,14 @@ def calibrate(
 
     from autotune.cli.files import write_text
     from autotune.cli.watch import ScreenWatcher
+    from autotune.forecast.profile import spelt
     from autotune.settings import load_settings, parse_engine_args
     from autotune.study.calibrate import calibrate_once
     from autotune.user_files import check_destination
 
-    if output is not None:
-        check_destination(output)
+    for path in (output, save):
+        if path is not None:
+            check_destination(path)
     settings = load_settings(
         None,
         {
@@ -62,6 +70,9 @@ def calibrate(
     typer.echo(text if output_format is OutputFormat.JSON else "\n".join(_lines(measured)))
     if output is not None:
         write_text(output, text + "\n", hint="the result is on stdout")
+    if save is not None:
+        write_text(save, measured.profile(save.stem).to_text(), hint="the result is on stdout")
+        typer.echo(f"wrote {save}: autotune tune --engine {spelt(save)}", err=True)
 
 
 def _lines(measured: Measured) -> list[str]:

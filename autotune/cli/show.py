@@ -43,9 +43,8 @@ def show(
     import json
     import os
 
-    from autotune.cli.words import calibration_lines, state_line, verdict_lines
-    from autotune.study.judgement import verdict_json
-    from autotune.study.view import calibration_of, load_view
+    from autotune.cli.words import calibration_lines, simulation_lines, state_line, verdict_lines
+    from autotune.study.view import calibration_of, load_view, shown_verdict
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -57,7 +56,7 @@ def show(
         _show_trial(view, record, output_format)
         return
     if output_format is OutputFormat.JSON:
-        verdict = None if view.judgement is None else verdict_json(view.judgement)
+        verdict = shown_verdict(view)
         body = {"study": view.study.name, "state": view.study.state, "verdict": verdict}
         typer.echo(json.dumps(plain(body, name="verdict"), indent=2, allow_nan=False))
     elif view.judgement is None:
@@ -65,13 +64,15 @@ def show(
     else:
         calibrated = calibration_lines(calibration_of(view.study))
         lines = verdict_lines(view.judgement, state=view.study.state)
-        typer.echo("\n".join([state_line(view), *calibrated, *lines]))
+        simulated = simulation_lines(view.study)
+        typer.echo("\n".join([state_line(view), *simulated, *calibrated, *lines]))
 
 
 def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputFormat) -> None:
     import json
 
     from autotune.cli.conditions import condition_lines
+    from autotune.cli.words import simulation_lines
     from autotune.study.view import absolute_budget, trial_json
     from storage.codec import plain
 
@@ -83,6 +84,8 @@ def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputForma
         f"Trial {record.number} of study {plain_line(view.study.name)!r}: "
         f"{limits(record.candidate)}, {record.phase}, {record.fidelity}, {record.state}"
     )
+    for line in simulation_lines(view.study):
+        typer.echo(line)
     if record.failure_class is not None:
         typer.echo(f"{record.failure_class}: {record.failure_evidence}")
     if record.diagnosis is not None:

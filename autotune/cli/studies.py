@@ -14,22 +14,25 @@ def studies(*, storage: Storage = None, output_format: Format = OutputFormat.TAB
     import typer
 
     from autotune.cli.tables import console, plain_line, ruled
+    from autotune.study.view import label
     from storage.database import resolve_url
     from storage.repository import open_repository
 
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
         found = repository.studies()
+        labels = [label(repository.study(each.name)) for each in found]
     if output_format is OutputFormat.JSON:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        listed = [asdict(each) | named for each, named in zip(found, labels, strict=True)]
+        typer.echo(json.dumps(listed, indent=2))
         return
     rows = [
         (
             plain_line(each.name),
-            each.state,
+            f"{each.state}, simulated" if named else each.state,
             ", ".join(f"{count} {state}" for state, count in sorted(each.trials.items())) or "-",
             _minute(each.updated_at),
         )
-        for each in found
+        for each, named in zip(found, labels, strict=True)
     ]
     screen = console()
     for line in ruled(("study", "state", "trials", "updated (UTC)"), rows):

@@ -19,7 +19,7 @@ def trials(
 
     from autotune.cli.tables import console
     from autotune.cli.trial_table import print_trials
-    from autotune.cli.words import state_line
+    from autotune.cli.words import simulation_lines, state_line
     from autotune.study.view import load_view, trial_json
     from storage.codec import plain
     from storage.database import resolve_url
@@ -31,5 +31,5 @@ def trials(
         rows = [plain(trial_json(view, trial), name="trial") for trial in view.trials]
         typer.echo(json.dumps(rows, indent=2, allow_nan=False))
     else:
-        typer.echo(state_line(view))
+        typer.echo("\n".join([state_line(view), *simulation_lines(view.study)]))
         print_trials(view, console())

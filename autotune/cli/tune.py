@@ -157,11 +157,10 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
 
     from autotune.cli.tables import console
     from autotune.cli.trial_table import print_trials
-    from autotune.cli.words import time_line, verdict_lines
+    from autotune.cli.words import simulation_lines, time_line, verdict_lines
     from autotune.export.render import render
-    from autotune.study.judgement import verdict_json
     from autotune.study.session import study_name
-    from autotune.study.view import load_view, make_export, trial_json
+    from autotune.study.view import load_view, make_export, shown_verdict, trial_json
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -173,11 +172,13 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
     if output_format is OutputFormat.JSON:
         body = {
             "study": view.study.name,
-            "verdict": None if judgement is None else verdict_json(judgement),
+            "verdict": shown_verdict(view),
             "trials": [trial_json(view, trial) for trial in view.trials],
         }
         typer.echo(json.dumps(plain(body, name="study"), indent=2, allow_nan=False))
         return
+    for line in simulation_lines(view.study):
+        typer.echo(line)
     print_trials(view, console())
     typer.echo("")
     if judgement is None:
@@ -205,6 +206,8 @@ def _plan(settings: TuneSettings, output_format: OutputFormat) -> None:
     if output_format is OutputFormat.JSON:
         typer.echo(json.dumps(plan, indent=2))
         return
+    if settings.simulated:
+        typer.echo("engines: simulated; none starts, and the times below pass on paper alone")
     study = plan.pop("study")
     earlier = f", {study['finished_trials']} trials finished" if study["state"] != "new" else ""
     typer.echo(plain_line(f"study: {study['name']!r} is {study['state']}{earlier}"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.study.view import StudyView
     from objectives.arrays import F8
     from objectives.limits import Limit
-    from storage.records import StudyState, TrialRecord
+    from storage.records import StudyRecord, StudyState, TrialRecord
 
 
 _UNCONFIRMED = "was measured live only; not confirmed by a restart"
@@ -37,6 +37,15 @@ def verdict_lines(judgement: Judgement, *, state: StudyState = "finished") -> li
     to be waited for or resumed, whatever its trials say so far.
     """
     return [*_lines(judgement), *next_lines(judgement, state=state)]
+
+
+def simulation_lines(study: StudyRecord) -> list[str]:
+    """Return that no engine was run, if none was."""
+    if "engine" not in study.fingerprint:
+        return []
+    device, version = study.fingerprint["device"], study.fingerprint["vllm_version"]
+    line = f"A simulation, no engine was run: {device}, vLLM {version}. All times are simulated."
+    return [plain_line(line)]
 
 
 def time_line(trials: Sequence[TrialRecord], *, calibration_s: float = 0.0) -> str:

@@ -80,7 +80,9 @@ def cut_at_loss(
         prompt_tokens=samples.prompt_tokens,
         expected_output_tokens=samples.expected_output_tokens,
     )
-    found = _first_loss(watch, now, end_s=max((each.all_s[-1] for each in answers if each.all_s), default=0.0))
+    found = _first_loss(
+        watch, now, end_s=max((each.all_s[-1] for each in answers if each.all_s), default=0.0)
+    )
     if found is None:
         return samples, whole.steps, None
     lost, cut_s = found

@@ -1,4 +1,4 @@
-"""Profiles: what an engine on some machine takes for its steps, enough to simulate it elsewhere."""
+"""Profiles: what an engine said of itself and its steps take, to simulate it anywhere."""
 
 from __future__ import annotations
 
@@ -151,6 +151,11 @@ def load_profile(engine: str) -> Profile:
     return _read(_SHIPPED / f"{given}.json")
 
 
+def spelt(path: Path) -> str:
+    """Return how ``--engine`` names the profile of a file."""
+    return f"{SIMULATED}{path if '/' in str(path) or path.suffix == '.json' else f'./{path}'}"
+
+
 def shipped() -> tuple[str, ...]:
     """Return the names of the profiles that come with autotune."""
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.json")))
@@ -228,11 +233,11 @@ def neutral(info: EngineInfo, model: str) -> EngineInfo:
 
 def _step_sigma(calibrated: Calibrated) -> float:
     """Return what steps that were repeated vary by, in the middle."""
-    points = [*calibrated.calibration.points, *calibrated.calibration.batches]
-    spreads = [
-        each.spread_ms / each.median_ms for each in points if each.repeats >= _LEAST_REPEATS
-    ]
-    return float(np.median(spreads)) if spreads else 0.0
+    found = calibrated.calibration
+    rows = [(each.spread_ms, each.median_ms, each.repeats) for each in found.points]
+    rows += [(each.spread_ms, each.median_ms, each.repeats) for each in found.batches]
+    shares = [spread / median for spread, median, repeats in rows if repeats >= _LEAST_REPEATS]
+    return float(np.median(shares)) if shares else 0.0
 
 
 def _readable(value: Any, indent: str = "") -> str:

@@ -48,7 +48,9 @@ def sweep_steps(
         for begin, end in pairwise(edges)
     ]
     names = [field.name for field in fields(Steps)]
-    return Steps(**{name: np.concatenate([getattr(each, name) for each in found]) for name in names})
+    return Steps(
+        **{name: np.concatenate([getattr(each, name) for each in found]) for name in names}
+    )
 
 
 def _budget_changes(parts: Sequence[_Part], number: int) -> bool:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from autotune.candidates.lattice import SEQS, TOKENS, Tiles
@@ -15,6 +16,7 @@ from autotune.engine.protocol import EngineInfo, Failure, TrialFailed
 from autotune.engine.supervisor import Started
 from autotune.errors import EnvironmentFault
 from autotune.forecast.grid import SweepPlan, sweep_plan
+from autotune.forecast.profile import Profile, profile_of
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
 from autotune.study.job import Job
@@ -49,6 +51,26 @@ class Measured:
     calibrated: Calibrated
     ladders: Mapping[str, Sequence[int]]
     start_s: float
+
+    def profile(self, name: str) -> Profile:
+        """Return the engine as it can be simulated.
+
+        Raises:
+            EnvironmentFault: no step was measured.
+        """
+        try:
+            return profile_of(
+                self.calibrated,
+                self.info,
+                name=name,
+                model=PurePath(self.info.model).name,
+                start_s=self.start_s,
+                date=datetime.now(UTC).date().isoformat(),
+            )
+        except ValueError as error:
+            raise EnvironmentFault(
+                f"no profile can be made: {error}", hint="calibrate again, without other load"
+            ) from error
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -25,6 +25,7 @@ from autotune.hardware.config_file import load_config
 from autotune.hardware.model_shape import EngineDecides, read_shape
 from autotune.lease import device_lock, lease
 from autotune.settings import SIMULATED, TuneSettings
+from autotune.study.engines import AnyEngines
 from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
@@ -57,8 +58,6 @@ _LENGTH_HINT = (
 )
 
 _LONGEST_LINE = 400
-
-AnyEngines = Supervisor | SimulatedEngines
 
 
 class Follower(Protocol):

@@ -58,10 +58,11 @@ def shown_verdict(view: StudyView) -> dict[str, Any] | None:
     """Return the verdict for programs, with the profile's name if it is of a simulation."""
     if view.judgement is None:
         return None
-    return {**verdict_json(view.judgement), **_label(view.study)}
+    return {**verdict_json(view.judgement), **label(view.study)}
 
 
-def _label(study: StudyRecord) -> dict[str, str]:
+def label(study: StudyRecord) -> dict[str, str]:
+    """Return what programs are told of a simulated study, nothing of a real one."""
     name = simulated_by(study)
     return {} if name is None else {"simulated": name}
 
@@ -86,7 +87,7 @@ def trial_json(view: StudyView, trial: TrialRecord) -> dict[str, Any]:
         "timings": None if trial.timings is None else dict(trial.timings),
         "started_at": trial.started_at,
         "finished_at": trial.finished_at,
-        **_label(view.study),
+        **label(view.study),
     }
 
 
@@ -164,7 +165,7 @@ def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:
     engine = next((t.engine for t in view.trials if t.number == cell.numbers[-1]), None) or {}
     return {
         "autotune": __version__,
-        **_label(study),
+        **label(study),
         "study": study.name,
         "trials": list(cell.numbers),
         "repeats": len(cell.numbers),

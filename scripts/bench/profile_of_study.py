@@ -80,7 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     given.output.write_text(result.to_text(), encoding="utf-8")
     print(f"error {profile.step_times.error:.3f}, refined {result.step_times.error:.3f}")
-    print(f"delivery {1e3 * result.delivery_s:.2f} ms, host {1e3 * result.step_times.host_s:.2f} ms")
+    print(
+        f"delivery {1e3 * result.delivery_s:.2f} ms, host {1e3 * result.step_times.host_s:.2f} ms"
+    )
 
 
 def refined(
