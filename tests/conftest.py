@@ -16,6 +16,8 @@ import pytest
 # Read when numpy is imported, which is why nothing of ours is imported above. Matrices are small
 # here, and threads that wait for each other on a busy machine make twenty milliseconds of one.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+# Compiling takes longer than the simulations of all tests in plain Python.
+os.environ["AUTOTUNE_COMPILE"] = "0"
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 

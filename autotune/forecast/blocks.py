@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.forecast.compiled import compiled
+from autotune.forecast.compiled import compiled, numbers
 from autotune.traffic.model import Trace
 from objectives.arrays import I8
 
@@ -104,13 +104,13 @@ def new_pool(keys: Keys, *, requests: int, blocks: int) -> Pool:
     older, newer = np.zeros(ring + 1, dtype=np.int64), np.zeros(ring + 1, dtype=np.int64)
     older[ring] = newer[ring] = ring
     return Pool(
-        counters=np.array([blocks - 1, 0], dtype=np.int64),
-        uses=np.full(ring, NOBODY, dtype=np.int64),
-        older=older,
-        newer=newer,
-        owned=np.zeros(keys.key.size, dtype=np.int64),
-        held=np.zeros(requests, dtype=np.int64),
-        known=np.zeros(requests, dtype=np.int64),
+        counters=numbers(np.array([blocks - 1, 0])),
+        uses=numbers(np.full(ring, NOBODY)),
+        older=numbers(older),
+        newer=numbers(newer),
+        owned=numbers(np.zeros(len(keys.key), dtype=np.int64)),
+        held=numbers(np.zeros(requests, dtype=np.int64)),
+        known=numbers(np.zeros(requests, dtype=np.int64)),
     )
 
 
@@ -129,7 +129,7 @@ def _unlink(pool: Pool, key: int) -> None:
 @compiled
 def _link(pool: Pool, key: int) -> None:
     """Make a cached block the most recently used of those that nobody uses."""
-    ring = pool.older.size - 1
+    ring = len(pool.older) - 1
     last = pool.older[ring]
     pool.newer[last], pool.older[key] = key, last
     pool.newer[key], pool.older[ring] = ring, key
@@ -179,7 +179,7 @@ def take(pool: Pool, request: int, blocks: int) -> None:
     plain = min(blocks, pool.counters[PLAIN])
     pool.counters[PLAIN] -= plain
     for _ in range(blocks - plain):
-        oldest = pool.newer[pool.older.size - 1]
+        oldest = pool.newer[len(pool.older) - 1]
         _unlink(pool, oldest)
         pool.uses[oldest] = NOBODY
 

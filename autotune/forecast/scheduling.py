@@ -22,7 +22,7 @@ from autotune.forecast.blocks import (
     unused_among,
     use_cached,
 )
-from autotune.forecast.compiled import compiled
+from autotune.forecast.compiled import compiled, numbers
 from objectives.arrays import F8, I8
 
 # States of a request.
@@ -71,6 +71,7 @@ class Rules(NamedTuple):
         threshold: the most tokens of one prompt in a step, 0 for no such limit.
         threshold_alone: 1 if that holds for a request that is alone, too.
         block_size: tokens of a block.
+        blocks: that requests can have.
         watermark: blocks kept free on admission, beside others.
         whole_prompt: 1 if a prompt is admitted only when all of it fits.
         chunked: 1 if a prompt may be computed in parts.
@@ -82,6 +83,7 @@ class Rules(NamedTuple):
     threshold: int
     threshold_alone: int
     block_size: int
+    blocks: int
     watermark: int
     whole_prompt: int
     chunked: int
@@ -136,7 +138,7 @@ class Scheduler(NamedTuple):
 
 def new_state(requests: int, *, in_flight: int) -> State:
     def zeros(*shape: int) -> I8:
-        return np.zeros(shape, dtype=np.int64)
+        return numbers(np.zeros(shape, dtype=np.int64))
 
     state = State(
         counters=zeros(3),
@@ -145,7 +147,7 @@ def new_state(requests: int, *, in_flight: int) -> State:
         generated=zeros(requests),
         promised=zeros(requests),
         flying=zeros(requests),
-        hits=np.full(requests, -1, dtype=np.int64),
+        hits=numbers(np.full(requests, -1)),
         running=zeros(requests),
         queue=zeros(requests + 1),
         shares=zeros(in_flight, requests),
@@ -176,6 +178,29 @@ def enqueue(state: State, load: Load, request: int) -> None:
         state.queue[place] = state.queue[above]
         place = above
     state.queue[place] = request
+
+
+@compiled
+def arrive(its: Scheduler, request: int) -> None:
+    """Let a request wait. One too long for this engine ends at once, since vLLM refuses it."""
+    state, load, rules = its.state, its.load, its.rules
+    most = load.prompt[request] + load.output[request] - 1
+    if _blocks(most, rules) > rules.blocks or (rules.chunked == 0 and most > rules.tokens):
+        state.status[request] = DONE
+        state.counters[LEFT] -= 1
+    else:
+        enqueue(state, load, request)
+
+
+@compiled
+def _withdraw(state: State, load: Load, request: int) -> None:
+    """Take a request out of the queue, wherever it stands."""
+    size = state.counters[QUEUED]
+    state.counters[QUEUED] = 0
+    for place in range(size):
+        other = state.queue[place]
+        if other != request:
+            enqueue(state, load, other)
 
 
 @compiled
@@ -232,7 +257,7 @@ def _fits(its: Scheduler, request: int, found: int, tokens: int) -> bool:
 @compiled
 def _share(state: State, slot: int, request: int, tokens: int) -> None:
     place = state.share_count[slot]
-    state.shares[slot, place], state.parts[slot, place] = request, tokens
+    state.shares[slot][place], state.parts[slot][place] = request, tokens
     state.share_count[slot] += 1
 
 
@@ -260,9 +285,9 @@ def _preempt(its: Scheduler, place: int, slot: int) -> int:
     state.counters[ADMITTED] -= 1
     freed = 0
     for share in range(state.share_count[slot]):
-        if state.shares[slot, share] == request:
-            freed += state.parts[slot, share]
-            state.parts[slot, share] = 0
+        if state.shares[slot][share] == request:
+            freed += state.parts[slot][share]
+            state.parts[slot][share] = 0
     give_back(its.pool, its.keys, request)
     state.status[request] = PREEMPTED
     state.computed[request] = state.promised[request] = 0
@@ -297,7 +322,10 @@ def _plan_running(its: Scheduler, slot: int) -> tuple[int, int]:
         if tokens <= 0:
             place += 1
             continue
-        fits = _extend(its, request, tokens)
+        # Most tokens go into a block that is there and stays open: nothing to look up for them.
+        after = computed + tokens
+        within = after < its.pool.held[request] * rules.block_size
+        fits = within or _extend(its, request, tokens)
         while not fits:
             lost = _victim(its)
             itself = state.running[lost] == request
@@ -322,12 +350,9 @@ def _plan_waiting(its: Scheduler, slot: int, budget: int) -> None:
     threshold = _threshold(state, rules)
     passed = 0
     # Above the heap is room for who is passed over: together they are no more than all requests.
-    top = state.queue.size
+    top = len(state.queue)
     while budget > 0 and state.counters[QUEUED] > 0 and state.counters[ADMITTED] < rules.seqs:
         request = state.queue[0]
-        if state.status[request] == DONE:
-            _dequeue(state, load)
-            continue
         if state.flying[request] > 0:
             # Preempted, and a token of it is still on its way.
             _dequeue(state, load)
@@ -367,12 +392,13 @@ def plan(its: Scheduler, slot: int) -> int:
     budget, preemptions = _plan_running(its, slot)
     if preemptions == 0:
         _plan_waiting(its, slot, budget)
+    requests, parts, yields = state.shares[slot], state.parts[slot], state.yields[slot]
     prefill = decodes = shares = kv = pairs = context = 0
     for place in range(state.share_count[slot]):
-        tokens = state.parts[slot, place]
+        tokens = parts[place]
         if tokens == 0:
             continue
-        request = state.shares[slot, place]
+        request = requests[place]
         before = state.computed[request]
         known = load.prompt[request] + state.generated[request] + state.promised[request]
         shares += 1
@@ -386,7 +412,7 @@ def plan(its: Scheduler, slot: int) -> int:
         state.computed[request] = before + tokens
         state.flying[request] += 1
         whole = before + tokens >= known
-        state.yields[slot, place] = whole
+        yields[place] = whole
         state.promised[request] += whole
     row = state.summary
     row[PREFILL_TOKENS], row[DECODES], row[SHARES] = prefill, decodes, shares
@@ -400,13 +426,14 @@ def plan(its: Scheduler, slot: int) -> int:
 def deliver(its: Scheduler, slot: int, tokens: Tokens, done_s: float) -> None:
     """Take up the tokens of the step in a slot, and let go who is complete."""
     state = its.state
+    requests, parts, yields = state.shares[slot], state.parts[slot], state.yields[slot]
     ended = 0
     for place in range(state.share_count[slot]):
-        if state.parts[slot, place] == 0:
+        if parts[place] == 0:
             continue
-        request = state.shares[slot, place]
+        request = requests[place]
         state.flying[request] -= 1
-        if state.yields[slot, place] == 0:
+        if yields[place] == 0:
             continue
         tokens.at_s[tokens.first[request] + state.generated[request]] = done_s
         state.generated[request] += 1
@@ -414,7 +441,10 @@ def deliver(its: Scheduler, slot: int, tokens: Tokens, done_s: float) -> None:
             state.promised[request] -= 1
         if state.generated[request] == its.load.output[request]:
             give_back(its.pool, its.keys, request)
-            ended += state.status[request] == RUNNING
+            if state.status[request] == RUNNING:
+                ended += 1
+            else:
+                _withdraw(state, its.load, request)
             state.status[request] = DONE
             state.counters[LEFT] -= 1
     if ended > 0:

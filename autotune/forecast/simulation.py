@@ -18,7 +18,7 @@ from autotune.candidates.lattice import SEQS, TOKENS, integer
 from autotune.engine.live import THRESHOLD
 from autotune.engine.protocol import EngineInfo
 from autotune.forecast.blocks import Keys, block_keys, new_pool
-from autotune.forecast.compiled import compiled
+from autotune.forecast.compiled import compiled, numbers
 from autotune.forecast.scheduling import (
     ADMITTED,
     ADMITTED_AFTER,
@@ -39,8 +39,8 @@ from autotune.forecast.scheduling import (
     Scheduler,
     State,
     Tokens,
+    arrive,
     deliver,
-    enqueue,
     new_state,
     plan,
 )
@@ -168,6 +168,7 @@ class EngineShape:
             threshold=integer(candidate.get(THRESHOLD) or 0),
             threshold_alone=int(self.threshold_alone),
             block_size=self.block_size,
+            blocks=self.kv_blocks - 1,
             watermark=int(self.watermark * self.kv_blocks),
             whole_prompt=int(self.whole_prompt),
             chunked=int(self.chunked),
@@ -232,20 +233,27 @@ def simulate(
         candidate: the limits.
         jitter: factors of the times of single steps, in turn and over again.
     """
-    requests = traffic.arrival_s.size
+    first, key, different = traffic.keys
     scheduler = Scheduler(
-        new_state(requests, in_flight=shape.in_flight),
-        traffic.load,
+        new_state(traffic.arrival_s.size, in_flight=shape.in_flight),
+        Load(*map(numbers, traffic.load)),
         shape.rules(candidate),
-        new_pool(traffic.keys, requests=requests, blocks=shape.kv_blocks),
-        traffic.keys,
+        new_pool(traffic.keys, requests=traffic.arrival_s.size, blocks=shape.kv_blocks),
+        Keys(numbers(first), numbers(key), different),
     )
-    tokens = Tokens(traffic.tokens_from[:-1].copy(), np.full(int(traffic.tokens_from[-1]), np.nan))
+    tokens = Tokens(
+        numbers(traffic.tokens_from[:-1].copy()),
+        numbers(np.full(int(traffic.tokens_from[-1]), np.nan)),
+    )
     stamps, summaries = _run(
-        scheduler, traffic.arrival_s, tokens, _times(times, candidate, jitter), shape.in_flight
+        scheduler,
+        numbers(traffic.arrival_s),
+        tokens,
+        _times(times, candidate, jitter),
+        shape.in_flight,
     )
     return Simulated(
-        _samples(traffic, scheduler.state, tokens.at_s + shape.delivery_s),
+        _samples(traffic, scheduler.state, np.array(tokens.at_s) + shape.delivery_s),
         _steps(stamps, summaries, shape.kv_blocks),
     )
 
@@ -311,8 +319,8 @@ def _run(
     steps = flying = arrived = 0
     now_s = free_s = 0.0
     while state.counters[LEFT] > 0:
-        while arrived < arrival_s.size and arrival_s[arrived] <= now_s:
-            enqueue(state, scheduler.load, arrived)
+        while arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
+            arrive(scheduler, arrived)
             arrived += 1
         if flying < in_flight and state.counters[ADMITTED] + state.counters[QUEUED] > 0:
             computed = plan(scheduler, steps % in_flight)
@@ -338,7 +346,7 @@ def _run(
                 # With two the next step runs meanwhile.
                 requests = summaries[oldest, SHARES]
                 now_s += times.between_s + times.between_request_s * requests
-        elif arrived < arrival_s.size:
+        elif arrived < len(arrival_s):
             now_s = max(now_s, arrival_s[arrived])
         else:
             break  # Who is left fits nowhere.
@@ -347,9 +355,9 @@ def _run(
 
 def _samples(traffic: Traffic, state: State, at_s: F8) -> RequestSamples:
     begin, end = traffic.tokens_from[:-1], traffic.tokens_from[1:]
-    whole = state.generated == traffic.load.output
-    received = np.where(state.generated > 0, begin + np.maximum(state.generated, 1) - 1, begin)
-    some = state.generated > 0
+    generated = np.array(state.generated)
+    some = generated > 0
+    received = begin + np.maximum(generated, 1) - 1
     gaps = np.diff(at_s)
     owner = np.repeat(np.arange(begin.size), end - begin)
     within = (owner[1:] == owner[:-1]) & np.isfinite(gaps)
@@ -359,10 +367,10 @@ def _samples(traffic: Traffic, state: State, at_s: F8) -> RequestSamples:
         first_token_s=np.where(some, at_s[begin], np.nan),
         last_token_s=np.where(some, at_s[received], np.nan),
         prompt_tokens=traffic.load.prompt,
-        output_tokens=state.generated,
+        output_tokens=generated,
         expected_output_tokens=traffic.load.output,
-        cached_tokens=np.maximum(state.hits, 0),
-        failed=~whole,
+        cached_tokens=np.maximum(np.array(state.hits), 0),
+        failed=generated != traffic.load.output,
         gap_s=gaps[within],
         gap_request=owner[1:][within],
     )
