@@ -8,74 +8,45 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from autotune.engine.protocol import EngineInfo
-from autotune.forecast.profile import Noise, Origin, Profile, neutral, profile_of
+from autotune.forecast.profile import Noise, Profile, load_profile, profile_of
 from autotune.forecast.sweep import Calibrated
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
 from storage.repository import open_repository
 
-_OF_AN_ENGINE = (
-    "vllm_version",
-    "torch_version",
-    "device",
-    "device_uuids",
-    "model",
-    "resolved",
-    "vocab_size",
-    "kv_cache_tokens",
-    "capture_sizes",
-    "live_obstacle",
-    "work",
-)
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--model", required=True, help="a name without a path")
-    parser.add_argument("--storage", required=True)
-    parser.add_argument("--study-name", required=True)
-    parser.add_argument("--sweep", type=Path, help="output of scripts/bench/trials, not the study")
-    parser.add_argument("--engine-of", type=int, required=True, help="trial that has the engine")
-    parser.add_argument("--replays", type=int, nargs="*", default=[], help="trials to refine by")
-    parser.add_argument("--date", required=True)
-    parser.add_argument("--words", required=True)
-    parser.add_argument("--start-s", type=float, required=True)
-    parser.add_argument("--run-noise", type=float, required=True)
-    parser.add_argument("--step-noise", type=float, required=True)
-    given = parser.parse_args(arguments)
-
-    with open_repository(given.storage, create=False) as repository:
-        study = repository.study(given.study_name)
-        engine = repository.trial(study.id, given.engine_of).engine or {}
-        stored = [Steps.split(repository.samples(study.id, number)) for number in given.replays]
-    sweep = study.spec["calibration"]
+    given = _parser().parse_args(arguments)
+    replays: list[tuple[Steps, RequestSamples]] = []
+    if given.engine is not None:
+        info, sweep = load_profile(str(given.engine)).info, None
+    else:
+        info, sweep, replays = _stored(given)
     if given.sweep is not None:
         sweep = json.loads(given.sweep.read_text(encoding="utf-8"))["calibration"]
         sweep = {**sweep, "seconds": sweep["seconds_with_start"]}
-    info = EngineInfo.from_json({name: engine[name] for name in _OF_AN_ENGINE})
+    if sweep is None:
+        raise SystemExit("there is no sweep")
     profile = profile_of(
         Calibrated.from_json(sweep),
         info,
-        name=given.name,
+        name=given.output.stem,
         model=given.model,
         start_s=given.start_s,
         date=given.date,
     )
-    replays = [(steps, RequestSamples.from_arrays(arrays)) for steps, arrays in stored]
     result = refined(profile, replays, overlapping=bool(info.resolved.get("async_scheduling")))
     result = replace(
         result,
-        info=neutral(info, given.model),
-        measured_on=Origin(info.device, info.vllm_version, given.model, given.date, given.words),
+        measured_on=replace(result.measured_on, words=given.words),
         noise=Noise(run=given.run_noise, step=given.step_noise),
     )
     given.output.write_text(result.to_text(), encoding="utf-8")
@@ -83,6 +54,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(
         f"delivery {1e3 * result.delivery_s:.2f} ms, host {1e3 * result.step_times.host_s:.2f} ms"
     )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path, help="NAME.json")
+    parser.add_argument("--model", required=True, help="a name without a path")
+    parser.add_argument("--engine", type=Path, help="profile that has the engine, not a study")
+    parser.add_argument("--storage")
+    parser.add_argument("--study-name")
+    parser.add_argument("--engine-of", type=int, help="trial that has the engine")
+    parser.add_argument("--replays", type=int, nargs="*", default=[], help="trials to refine by")
+    parser.add_argument("--sweep", type=Path, help="output of scripts/bench/trials, not the study")
+    parser.add_argument("--date", required=True)
+    parser.add_argument("--words", required=True)
+    parser.add_argument("--start-s", type=float, required=True)
+    parser.add_argument("--run-noise", type=float, required=True)
+    parser.add_argument("--step-noise", type=float, required=True)
+    return parser
+
+
+def _stored(
+    given: argparse.Namespace,
+) -> tuple[EngineInfo, Mapping[str, Any] | None, list[tuple[Steps, RequestSamples]]]:
+    """Return engine, sweep and replays of a study."""
+    with open_repository(given.storage, create=False) as repository:
+        study = repository.study(given.study_name)
+        engine = repository.trial(study.id, given.engine_of).engine or {}
+        stored = [Steps.split(repository.samples(study.id, number)) for number in given.replays]
+    info = EngineInfo.from_json({each.name: engine[each.name] for each in fields(EngineInfo)})
+    replays = [(steps, RequestSamples.from_arrays(arrays)) for steps, arrays in stored]
+    return info, study.spec["calibration"], replays
 
 
 def refined(
