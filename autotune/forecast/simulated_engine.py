@@ -15,9 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.ground import Ground
-from autotune.engine.live import LIVE_LIMITS, THRESHOLD
+from autotune.engine.live import LIVE_LIMITS
 from autotune.engine.processes import Process
 from autotune.engine.protocol import (
     EngineInfo,
@@ -36,7 +35,8 @@ from autotune.engine.supervisor import (
 )
 from autotune.forecast.cutting import cut_at_loss
 from autotune.forecast.grid import SweepPlan
-from autotune.forecast.profile import OF_THE_HOST, Profile
+from autotune.forecast.profile import Profile
+from autotune.forecast.simulated_arguments import HONOURED, objections, unlike
 from autotune.forecast.simulated_sweep import sweep_steps
 from autotune.forecast.simulation import EngineShape, Simulated, Traffic, simulate
 from autotune.settings import SIMULATED
@@ -46,27 +46,7 @@ from objectives.classes import parse_classes
 from objectives.limits import parse_budget
 from objectives.steps import Steps
 
-HONOURED = frozenset(
-    {
-        TOKENS,
-        SEQS,
-        THRESHOLD,
-        "async_scheduling",
-        "enable_chunked_prefill",
-        "enable_prefix_caching",
-        "max_model_len",
-        "scheduler_reserve_full_isl",
-        "scheduling_policy",
-        "watermark",
-    }
-)
-"""Engine arguments that a simulation follows, whatever was measured."""
-
-WITHOUT_EFFECT = frozenset({"load_format", "seed", "skip_tokenizer_init", "tokenizer"})
-"""Engine arguments that change no step."""
-
 _JITTERED_STEPS = 8192
-_POLICIES = ("fcfs", "priority")
 _NOTHING_HELD = Ground(
     processes=0,
     host_memory_bytes=0,
@@ -122,9 +102,10 @@ class SimulatedEngines:
 
     def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
         """Return the objection to the arguments or None, and the arguments that are known."""
-        known = tuple(self.profile.info.resolved)
-        error = self._unlike(engine_args)
-        return error or _refusal(self._given(engine_args)), known
+        measured = self.profile.info.resolved
+        error = next(unlike(self.profile, engine_args), None)
+        error = error or next(objections(self._given(engine_args)), None)
+        return error, (*measured, *sorted(HONOURED - measured.keys()))
 
     def start(self, engine_args: Mapping[str, Any], log_path: Path) -> Started:
         """Return at once, on a clock that has moved on by what a start took.
@@ -258,48 +239,6 @@ class SimulatedEngines:
             kv_cache_tokens=kv_cache_tokens,
             live_obstacle=obstacle,
         )
-
-    def _unlike(self, engine_args: Mapping[str, Any]) -> str | None:
-        """Say which argument the profile tells nothing about, None if none is."""
-        name_of, measured = self.profile.name, self.profile.info.resolved
-        longest = self.profile.info.max_model_len
-        for name, value in engine_args.items():
-            if name == "model" or name in WITHOUT_EFFECT or value is None:
-                continue
-            if name not in measured:
-                named = "names its machine" if name in OF_THE_HOST else "was not measured with it"
-                return f"{name} cannot be simulated: the profile {name_of} {named}"
-            if name not in HONOURED and value != measured[name]:
-                return (
-                    f"{name}={value} cannot be simulated: the profile {name_of} was measured "
-                    f"with {name}={measured[name]}"
-                )
-            if name == "max_model_len" and isinstance(value, int) and value > longest:
-                return (
-                    f"max_model_len={value} cannot be simulated: the profile {name_of} was "
-                    f"measured with requests of up to {longest} tokens"
-                )
-        return None
-
-
-def _refusal(resolved: Mapping[str, Any]) -> str | None:
-    """Return what vLLM says of limits that it refuses, in its words as far as it has some."""
-    for name in (TOKENS, SEQS, "max_model_len", THRESHOLD):
-        value, least = resolved.get(name, 0), 0 if name == THRESHOLD else 1
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            return f"{name} must be a whole number of at least {least}, not {value!r}"
-    if (policy := resolved.get("scheduling_policy", "fcfs")) not in _POLICIES:
-        return f"scheduling_policy must be one of {', '.join(_POLICIES)}, not {policy!r}"
-    tokens, seqs, longest = (resolved[name] for name in (TOKENS, SEQS, "max_model_len"))
-    if tokens < longest and not resolved.get("enable_chunked_prefill", True):
-        return (
-            f"{TOKENS} ({tokens}) is smaller than max_model_len ({longest}). This effectively "
-            f"limits the maximum sequence length to {TOKENS} and makes vLLM reject longer "
-            f"sequences. Please increase {TOKENS} or decrease max_model_len."
-        )
-    if tokens < seqs:
-        return f"{TOKENS} ({tokens}) must be greater than or equal to {SEQS} ({seqs})."
-    return None
 
 
 def _flag(name: str, value: object) -> dict[str, str | None]:

@@ -57,6 +57,8 @@ _LENGTH_HINT = (
     "give the model's own limit or less; --too-long skip or truncate is for requests beyond it"
 )
 
+_OWN = "give other values, or measure a profile of your own: autotune calibrate --save"
+
 _LONGEST_LINE = 400
 
 
@@ -231,9 +233,11 @@ def _describe_simulated(settings: TuneSettings, engines: SimulatedEngines) -> De
     unknown = [name for name in settings.knobs if name not in known]
     if error is None and unknown:
         error, _ = engines.validate({unknown[0]: settings.knobs[unknown[0]][0]})
-    if error is not None:
-        raise UsageError(error, hint="leave it out, or measure a profile of your own with it")
-    return engines.describe(engine_args)
+    if error is None:
+        return engines.describe(engine_args)
+    strange = [name for name in [*settings.engine_args, *settings.knobs] if name not in known]
+    close = nearest_names(strange[0], known) if strange else []
+    raise UsageError(error, hint=f"nearest that it has: {', '.join(close)}" if close else _OWN)
 
 
 @contextmanager

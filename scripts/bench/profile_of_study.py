@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from autotune.engine.protocol import EngineInfo
-from autotune.forecast.profile import Noise, Profile, load_profile, profile_of
+from autotune.forecast.profile import Noise, Profile, profile_of
 from autotune.forecast.sweep import Calibrated
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
@@ -27,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parser().parse_args(arguments)
     replays: list[tuple[Steps, RequestSamples]] = []
     if given.engine is not None:
-        info, sweep = load_profile(str(given.engine)).info, None
+        stored = json.loads(given.engine.read_text(encoding="utf-8"))
+        info, sweep = EngineInfo.from_json(stored["info"]), None
     else:
         info, sweep, replays = _stored(given)
     if given.sweep is not None:
@@ -50,10 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         noise=Noise(run=given.run_noise, step=given.step_noise),
     )
     given.output.write_text(result.to_text(), encoding="utf-8")
-    print(f"error {profile.step_times.error:.3f}, refined {result.step_times.error:.3f}")
-    print(
-        f"delivery {1e3 * result.delivery_s:.2f} ms, host {1e3 * result.step_times.host_s:.2f} ms"
-    )
+    errors = profile.step_times.error, result.step_times.error
+    print("error {:.3f}, refined {:.3f}".format(*errors))
+    print(f"delivery {1e3 * result.delivery_s:.2f} ms")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,0 +1,84 @@
+"""Which engine arguments a simulation can follow, and what vLLM would object to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.engine.live import THRESHOLD
+from autotune.forecast.profile import OF_THE_HOST, Profile
+
+_SIZES = (TOKENS, SEQS, "max_model_len")
+_SWITCHES = (
+    "async_scheduling",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "scheduler_reserve_full_isl",
+)
+_POLICIES = ("fcfs", "priority")
+
+HONOURED = frozenset({*_SIZES, THRESHOLD, *_SWITCHES, "scheduling_policy", "watermark"})
+"""Engine arguments that a simulation follows, whatever was measured."""
+
+WITHOUT_EFFECT = frozenset({"load_format", "model", "seed", "skip_tokenizer_init", "tokenizer"})
+"""Engine arguments that change no step."""
+
+
+def unlike(profile: Profile, engine_args: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is given of which the profile tells nothing, a sentence each."""
+    name_of, measured = profile.name, profile.info.resolved
+    longest = profile.info.max_model_len
+    for name, value in engine_args.items():
+        if name in WITHOUT_EFFECT or value is None:
+            continue
+        if name not in measured and name not in HONOURED:
+            why = "names its machine" if name in OF_THE_HOST else "was not measured with it"
+            yield f"{name} cannot be simulated: the profile {name_of} {why}"
+        elif name not in HONOURED and value != measured[name]:
+            yield (
+                f"{name}={value} cannot be simulated: the profile {name_of} was measured with "
+                f"{name}={measured[name]}"
+            )
+        elif name == "max_model_len" and isinstance(value, int) and value > longest:
+            yield (
+                f"max_model_len={value} cannot be simulated: the profile {name_of} was measured "
+                f"with requests of up to {longest} tokens"
+            )
+
+
+def objections(resolved: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why vLLM would refuse arguments, in its words as far as it has some.
+
+    Only of those that a simulation follows.
+    """
+    wrong = list(_ill_typed(resolved))
+    yield from wrong
+    if wrong:
+        return
+    tokens, seqs, longest = (resolved[name] for name in _SIZES)
+    if tokens < longest and not resolved.get("enable_chunked_prefill", True):
+        yield (
+            f"{TOKENS} ({tokens}) is smaller than max_model_len ({longest}). This effectively "
+            f"limits the maximum sequence length to {TOKENS} and makes vLLM reject longer "
+            f"sequences. Please increase {TOKENS} or decrease max_model_len."
+        )
+    if tokens < seqs:
+        yield f"{TOKENS} ({tokens}) must be greater than or equal to {SEQS} ({seqs})."
+
+
+def _ill_typed(resolved: Mapping[str, Any]) -> Iterator[str]:
+    for name in (*_SIZES, THRESHOLD):
+        value, least = resolved.get(name, 0), 0 if name == THRESHOLD else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            yield f"{name} must be a whole number of at least {least}, not {value!r}"
+    for name in _SWITCHES:
+        value = resolved.get(name, False)
+        if not isinstance(value, bool):
+            yield f"{name} must be true or false, not {value!r}"
+    share = resolved.get("watermark", 0.0)
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        yield f"watermark must be a number from 0 to below 1, not {share!r}"
+    policy = resolved.get("scheduling_policy", _POLICIES[0])
+    if policy not in _POLICIES:
+        yield f"scheduling_policy must be one of {', '.join(_POLICIES)}, not {policy!r}"

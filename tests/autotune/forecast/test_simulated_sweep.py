@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.engine.live import THRESHOLD
+from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, ContextProbe, KvProbe, SweepPlan
+from autotune.forecast.profile import load_profile
+from autotune.forecast.simulated_sweep import sweep_steps
+from autotune.forecast.simulation import EngineShape
+from objectives.steps import Steps
+
+PROFILE = load_profile("sim:h200-llama8b")
+LIMITS = {TOKENS: 2048, SEQS: 64, THRESHOLD: 0}
+
+
+def swept(plan: SweepPlan) -> Steps:
+    return sweep_steps(plan, PROFILE.step_times, EngineShape.of(PROFILE.info), LIMITS)
+
+
+def test_each_prompt_is_a_step_of_its_own() -> None:
+    steps = swept(SweepPlan(coarse=(64, 8, 64), decodes=(), contexts=(), kv=(), fine=(7, 9)))
+    assert steps.prefill_tokens.tolist() == [64, 8, 64, 7, 9]
+    assert steps.requests.tolist() == [1] * 5
+    assert steps.decode_requests.tolist() == [0] * 5
+    expected_s = PROFILE.step_times.expected_s(steps)
+    np.testing.assert_allclose(steps.done_s - steps.begun_s, expected_s, rtol=1e-6)
+
+
+def test_batches_shrink_by_their_ladder() -> None:
+    steps = swept(SweepPlan(coarse=(8,), decodes=(16, 4, 1), contexts=(), kv=(), fine=()))
+    alone = steps.select(steps.prefill_tokens == 0)
+    counts = Counter(alone.decode_requests.tolist())
+    assert counts == dict.fromkeys((16, 4, 1), DECODE_STEPS)
+    first = steps.select(steps.prefill_tokens > 8)
+    assert first.prefill_tokens.tolist() == [16 * DECODE_PROMPT]
+
+
+def test_prompts_in_chunks_see_longer_contexts() -> None:
+    probe = ContextProbe(chunk_tokens=512, prompt_tokens=2048)
+    steps = swept(SweepPlan(coarse=(8,), decodes=(), contexts=(probe,), kv=(), fine=(16,)))
+    assert steps.prefill_tokens.tolist() == [8, 512, 512, 512, 512, 16]
+    assert (np.diff(steps.prefill_pairs[1:5]) == 512 * 512).all()
+
+
+def test_batches_of_long_contexts() -> None:
+    steps = swept(SweepPlan(coarse=(8,), decodes=(), contexts=(), kv=(KvProbe(8, 1024),), fine=()))
+    decodes = steps.select((steps.prefill_tokens == 0) & (steps.decode_requests == 8))
+    assert (decodes.decode_kv_tokens >= 8 * 1024).all()
+    assert len(decodes) > 0
