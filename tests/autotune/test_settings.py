@@ -395,3 +395,18 @@ def test_a_limit_that_is_none_is_named_before_vllm_is_asked(name: str, value: ob
 def test_a_limit_may_be_left_to_vllm() -> None:
     given = {"model": "m", "trace": "t", "engine_args": {"max_num_seqs": None}}
     assert load_settings(None, given).engine_args == {"max_num_seqs": None}
+
+
+def test_a_simulated_engine_need_not_be_given_a_model() -> None:
+    settings = load_settings(None, {"engine": "sim:h200-llama8b", "trace": "t"})
+    assert settings.simulated
+    assert settings.model == "sim:h200-llama8b"
+    named = load_settings(None, {"engine": "sim:./p.json", "trace": "t", "model": "m"})
+    assert (named.simulated, named.model) == (True, "m")
+    assert not load_settings(None, {"engine": "vllm", "trace": "t", "model": "m"}).simulated
+
+
+@pytest.mark.parametrize("engine", ["sim:", "tgi", "", "SIM:x"])
+def test_engines_that_there_are_not(engine: str) -> None:
+    with pytest.raises(UsageError, match="--engine: must be vllm, or sim: and a profile"):
+        load_settings(None, {"engine": engine, "trace": "t", "model": "m"})

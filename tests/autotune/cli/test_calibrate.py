@@ -12,6 +12,7 @@ import pytest
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import Description
+from autotune.forecast.profile import load_profile
 from autotune.settings import TuneSettings
 from autotune.study import calibrate as calibrate_module
 from tests.autotune.cli.conftest import Autotune
@@ -104,3 +105,22 @@ def test_bad_options_start_no_engine(calibrate: Calibrate) -> None:
         ran = calibrate(engines, *arguments)
         assert (ran.code, ran.out) == (2, "")
         assert engines.started == []
+
+
+def test_a_profile_is_saved_that_can_be_simulated(calibrate: Calibrate) -> None:
+    ran = calibrate(ScriptedEngines(), "--save", "mine.json")
+    assert ran.code == 0
+    assert ran.err.splitlines()[-1] == "wrote mine.json: autotune tune --engine sim:mine.json"
+    profile = load_profile("sim:mine.json")
+    assert (profile.name, profile.measured_on.model) == ("mine", "tiny")
+    assert profile.info.resolved[TOKENS] == BASELINE[TOKENS]
+    times = profile.step_times
+    prompt_s = times.mixed_s[-1] + times.request_s + times.pair_s * 2048 * 2049 / 2
+    assert prompt_s == pytest.approx(0.257, rel=0.02)
+
+
+def test_a_profile_that_cannot_be_written_is_refused_at_once(calibrate: Calibrate) -> None:
+    engines = ScriptedEngines()
+    ran = calibrate(engines, "--save", "none/mine.json")
+    assert ran.code == 2
+    assert engines.started == []
