@@ -12,6 +12,7 @@ import optuna
 from autotune.candidates.lattice import Tiles, check_size
 from autotune.controller import Controller, Watcher
 from autotune.engine.supervisor import Description
+from autotune.forecast.profile import name_in
 from autotune.forecast.simulated_engine import SimulatedEngines
 from autotune.lease import database_lock, lease, study_lock
 from autotune.settings import TuneSettings
@@ -146,7 +147,8 @@ def plan_study(
             say(sentence)
     state, finished = ("new", 0) if earlier is None else (earlier.study.state, earlier.finished)
     study = {"name": name, "state": state, "finished_trials": finished}
-    simulated = {} if job.simulated_by is None else {"simulated": job.simulated_by}
+    profile = job.simulated_by
+    simulated = {} if profile is None else {"simulated": name_in(profile)}
     return {"study": study, **simulated, **outlook(job)}
 
 

@@ -156,6 +156,11 @@ def spelt(path: Path) -> str:
     return f"{SIMULATED}{path if '/' in str(path) or path.suffix == '.json' else f'./{path}'}"
 
 
+def name_in(identity: str) -> str:
+    """Return the name of the profile that an identity is of."""
+    return identity.removeprefix(SIMULATED).rpartition("@")[0]
+
+
 def shipped() -> tuple[str, ...]:
     """Return the names of the profiles that come with autotune."""
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.json")))

@@ -9,7 +9,7 @@ from typing import Any
 from autotune import __version__
 from autotune.export.document import Export
 from autotune.forecast.calibration import Calibration
-from autotune.settings import SIMULATED
+from autotune.forecast.profile import name_in
 from autotune.study.costs import RATE, UTILIZATION, Cell
 from autotune.study.counted import censored, is_restart_of
 from autotune.study.judgement import Judgement, judge, verdict_json
@@ -51,7 +51,7 @@ def load_view(repository: Repository, name: str | None) -> StudyView:
 def simulated_by(study: StudyRecord) -> str | None:
     """Return the name of the profile by which a study was simulated, None of a real one."""
     engine = study.fingerprint.get("engine")
-    return None if engine is None else str(engine).removeprefix(SIMULATED).rpartition("@")[0]
+    return None if engine is None else name_in(engine)
 
 
 def shown_verdict(view: StudyView) -> dict[str, Any] | None:

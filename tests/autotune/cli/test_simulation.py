@@ -87,7 +87,7 @@ def test_a_knob_a_plan_and_a_model_by_name(tune: Tune) -> None:
     assert planned.out.startswith("engines: simulated; none starts")
     assert planned.out.splitlines()[-1] == f"vLLM 0.32.0 on {LABEL}"
     body = json.loads(tune("--dry-run", *knob, "--format", "json").out)
-    assert body["simulated"].startswith("sim:cpu-tiny-llama@")
+    assert body["simulated"] == "cpu-tiny-llama"
     assert body["baseline"][TOKENS] == 1024
     ran = tune("--trials", "1", *knob, "--model", "meta-llama/Llama-3.1-8B")
     assert "model: meta-llama/Llama-3.1-8B\n" in ran.out
