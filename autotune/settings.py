@@ -126,7 +126,8 @@ class TuneSettings(BaseModel):
     def _model_of_a_profile(cls, given: Any) -> Any:
         engine = given.get("engine") if isinstance(given, dict) else None
         if isinstance(engine, str) and engine.startswith(SIMULATED):
-            return {"model": engine, **given}
+            name = Path(engine.removeprefix(SIMULATED)).name.removesuffix(".json")
+            return {"model": SIMULATED + name, **given}
         return given
 
     @field_validator("engine")

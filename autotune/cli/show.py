@@ -43,7 +43,13 @@ def show(
     import json
     import os
 
-    from autotune.cli.words import calibration_lines, simulation_lines, state_line, verdict_lines
+    from autotune.cli.words import (
+        calibration_lines,
+        forecast_lines,
+        simulation_lines,
+        state_line,
+        verdict_lines,
+    )
     from autotune.study.view import calibration_of, load_view, shown_verdict
     from storage.codec import plain
     from storage.database import resolve_url
@@ -65,7 +71,8 @@ def show(
         calibrated = calibration_lines(calibration_of(view.study))
         lines = verdict_lines(view.judgement, state=view.study.state)
         simulated = simulation_lines(view.study)
-        typer.echo("\n".join([state_line(view), *simulated, *calibrated, *lines]))
+        lines = [*simulated, *calibrated, *lines, *forecast_lines(view.study)]
+        typer.echo("\n".join([state_line(view), *lines]))
 
 
 def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputFormat) -> None:

@@ -23,7 +23,7 @@ from autotune.cli.tables import at_least, console, duration, limits
 from autotune.cli.trial_table import TrialTable
 from autotune.study.eta import PARTS, pace
 from autotune.study.plan import finished_trials, live_given_up, live_to_come
-from autotune.study.view import absolute_budget
+from autotune.study.view import absolute_budget, simulated_by
 from storage.records import StudyRecord, TrialRecord
 
 HEARTBEAT_S = 60.0
@@ -57,6 +57,8 @@ class _Study:
 
     def left(self, trials: int, row: TrialRecord, part: str, elapsed_s: float) -> str:
         """Return in words how long so many trials still take, ``row`` the first of them."""
+        if simulated_by(self.record) is not None:
+            return "simulated"
         expected = pace(
             self.trials,
             window_s=float(self.record.spec["duration_s"]),

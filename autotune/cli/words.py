@@ -47,6 +47,13 @@ def simulation_lines(study: StudyRecord) -> list[str]:
     return [plain_line(f"No engine was run, all times are those of {device}, vLLM {version}.")]
 
 
+def forecast_lines(study: StudyRecord) -> list[str]:
+    """Return what a verdict is worth that no engine has given."""
+    if "engine" not in study.fingerprint:
+        return []
+    return ["All this is a forecast: measure it, with the same command without --engine."]
+
+
 def time_line(trials: Sequence[TrialRecord], *, calibration_s: float = 0.0) -> str:
     """Return where the time of a study went."""
     names = {

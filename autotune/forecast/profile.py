@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -75,6 +75,10 @@ class Noise:
     stalls: float = 0.0
     stall_factor: float = 1.0
 
+    def __post_init__(self) -> None:
+        if min(astuple(self)) < 0 or self.stalls > 1:
+            raise ValueError("noise is never negative, and stalls are a share")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
@@ -120,10 +124,19 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Return the profile that JSON values say.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError, IndexError: they say none.
+        """
+        info = EngineInfo.from_json(data["info"])
+        needed = {"max_num_batched_tokens", "max_num_seqs", "max_model_len"}
+        if info.kv_cache_tokens is None or not info.resolved.keys() >= needed:
+            raise ValueError("it is not of an engine that was started")
         return cls(
             name=str(data["name"]),
             measured_on=Origin(**data["measured_on"]),
-            info=EngineInfo.from_json(data["info"]),
+            info=info,
             step_times=StepTimes.from_json(data["step_times"]),
             delivery_s=float(data["delivery_s"]),
             noise=Noise(**data["noise"]),
@@ -168,7 +181,7 @@ def shipped() -> tuple[str, ...]:
 
 def _read(path: Path) -> Profile:
     try:
-        data = json.loads(read_small(path))
+        data = json.loads(read_small(path), parse_constant=_refuse)
     except OSError as error:
         raise UsageError(
             f"cannot read the profile {path}: {error.strerror}", hint=_MAKE
@@ -183,9 +196,12 @@ def _read(path: Path) -> Profile:
     try:
         return Profile.from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UsageError(
-            f"{path} is no profile: {type(error).__name__}, {error}", hint=_MAKE
-        ) from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"{path} is no profile: {reason}", hint=_MAKE) from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def profile_of(

@@ -133,7 +133,8 @@ def study_name(settings: TuneSettings) -> str:
         return settings.study_name
     model = settings.model.rstrip("/").rsplit("/", 1)[-1].removeprefix("demo:")
     if settings.simulated:
-        model = "sim-" + Path(settings.engine.removeprefix(SIMULATED)).name.removesuffix(".json")
+        profile = Path(settings.engine.removeprefix(SIMULATED)).name
+        model = "sim-" + profile.removesuffix(".json")
     trace = Path(settings.trace.removeprefix("demo:")).stem
     window = "" if settings.window is None else f"-{settings.window}"
     return f"{model}-{trace}{window}"

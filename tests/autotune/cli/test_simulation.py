@@ -45,6 +45,8 @@ def test_a_study_ends_with_a_verdict_and_says_everywhere_what_it_is(
     ran = tune("--trials", "6")
     assert ran.code == 0
     assert "simulating cpu-tiny-llama: no engine runs" in ran.err
+    assert "baseline 2048/128: starting an engine; simulated" in ran.err
+    assert "All this is a forecast: measure it" in ran.out
     assert ran.out.splitlines()[0] == LINE
     assert "# simulated: cpu-tiny-llama\n" in ran.out
     assert f"# device: {LABEL}\n" in ran.out

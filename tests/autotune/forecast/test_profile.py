@@ -142,9 +142,10 @@ def test_what_is_not_there(engine: str, message: str, hint: str) -> None:
     [
         ("{", "is no JSON"),
         ("\udcff", "is no JSON"),
+        ('{"version": NaN}', "is no JSON"),
         ("[]", "is no profile of this autotune: it has no version"),
         ('{"version": 2}', "is no profile of this autotune: its version is 2"),
-        ('{"version": 1}', "is no profile: KeyError, 'name'"),
+        ('{"version": 1}', "is no profile: it has no 'info'"),
     ],
 )
 def test_files_that_are_no_profile(tmp_path: Path, content: str, message: str) -> None:
@@ -157,13 +158,28 @@ def test_files_that_are_no_profile(tmp_path: Path, content: str, message: str) -
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("step_times", {}), ("noise", {"much": 1}), ("info", []), ("delivery_s", "soon")],
+    [
+        ("step_times", {}),
+        ("noise", {"much": 1}),
+        ("noise", {"run": -0.1}),
+        ("noise", {"stalls": 2.0}),
+        ("info", []),
+        ("delivery_s", "soon"),
+    ],
 )
 def test_profiles_with_a_broken_part(tmp_path: Path, key: str, value: Any) -> None:
     data = json.loads(load_profile("sim:cpu-tiny-llama").to_text())
     path = tmp_path / "bad.json"
     path.write_text(json.dumps({**data, key: value}))
     with pytest.raises(UsageError, match="is no profile: "):
+        load_profile(f"sim:{path}")
+
+
+def test_a_profile_of_an_engine_that_was_never_started(tmp_path: Path) -> None:
+    data = json.loads(load_profile("sim:cpu-tiny-llama").to_text())
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({**data, "info": {**data["info"], "kv_cache_tokens": None}}))
+    with pytest.raises(UsageError, match="not of an engine that was started"):
         load_profile(f"sim:{path}")
 
 
