@@ -308,7 +308,7 @@ def _run(
     times: Times,
     in_flight: int,
 ) -> tuple[F8, I8]:
-    """Run until every request has ended, or none can go on.
+    """Run until every request has ended.
 
     Returns:
         When each step was planned and done, [steps, 2], and its summary, [steps, WIDTH].
@@ -337,6 +337,8 @@ def _run(
                 steps += 1
                 flying += 1
                 continue
+            if flying == 0 and state.summary[PREEMPTIONS] > 0:
+                continue  # Who found no room has made it for others.
         if flying > 0:
             oldest = steps - flying
             now_s = max(now_s, stamps[oldest, 1])
@@ -349,7 +351,7 @@ def _run(
         elif arrived < len(arrival_s):
             now_s = max(now_s, arrival_s[arrived])
         else:
-            break  # Who is left fits nowhere.
+            break  # The last that came was refused.
     return stamps[:steps], summaries[:steps]
 
 
