@@ -3,9 +3,10 @@
     python -m tests.autotune.engine.in_process LIMITS... > schedules.json
 
 Each of LIMITS is ``tokens,sequences,threshold``. An engine is started at the envelope of them
-all, and given each in turn while it lives; then one is started with each. Requests arrive by
-step index, so that both see the same traffic whatever a step takes. The KV cache has the same
-size everywhere, small enough for preemptions.
+all, and given each in turn while it lives; then one is started with each, and one each by
+priority and without prefix caching, with the last of them. Requests arrive by step index, so that
+all see the same traffic whatever a step takes. The KV cache has the same size everywhere, small
+enough for preemptions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from vllm import SamplingParams
 from vllm.inputs import tokens_input
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from autotune.engine.live import LIVE_LIMITS
+from autotune.candidates.live import LIVE_LIMITS
 from autotune.engine.scheduler import obstacle, set_limits
 from autotune.engine.vllm_engine import build_config, watch
 from objectives.steps import COLUMNS
@@ -36,6 +37,10 @@ SMALL = {
     # One block is kept free by vLLM.
     "kv_cache_memory_bytes": (4096 + 128) * KV_BYTES_PER_TOKEN,
     "enable_prefix_caching": True,
+}
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "priority": {"scheduling_policy": "priority"},
+    "uncached": {"enable_prefix_caching": False},
 }
 REQUESTS = 40
 SEED = 7
@@ -53,8 +58,13 @@ def traffic() -> list[tuple[int, int, int]]:
     return [(arrival, prompt, output) for arrival, prompt, output in rows]
 
 
+def priority(number: int) -> int:
+    """Return the priority that a request has where priorities count."""
+    return number * 5 % 7 % 3
+
+
 @contextmanager
-def engine(**arguments: int) -> Iterator[LLMEngine]:
+def engine(**arguments: Any) -> Iterator[LLMEngine]:
     config = build_config({**ENGINE_ARGS, **SMALL, **arguments})
     watch(config)
     built = LLMEngine.from_vllm_config(config)
@@ -64,7 +74,7 @@ def engine(**arguments: int) -> Iterator[LLMEngine]:
         built.engine_core.shutdown()
 
 
-def replay(llm: LLMEngine) -> dict[str, Any]:
+def replay(llm: LLMEngine, *, by_priority: bool = False) -> dict[str, Any]:
     """Replay the traffic; return who computed how many tokens in each step, and the totals."""
     core = llm.engine_core.engine_core
     core.autotune_take()
@@ -82,7 +92,8 @@ def replay(llm: LLMEngine) -> dict[str, Any]:
             )
             # Prompts begin alike in threes, so that the prefix cache has something to find.
             ids = [number % 3 + 5] * COMMON + [(number * 31 + i) % 500 + 5 for i in range(prompt)]
-            llm.add_request(f"r{number}", tokens_input(ids), params)
+            urgency = priority(number) if by_priority else 0
+            llm.add_request(f"r{number}", tokens_input(ids), params, priority=urgency)
         llm.step()
     taken = core.autotune_take()
     rows = np.frombuffer(taken["rows"]).reshape(-1, len(COLUMNS))
@@ -118,6 +129,7 @@ def refusals(llm: LLMEngine, limits: Mapping[str, int]) -> list[str]:
 def main(limits: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     envelope = {name: max(each[name] for each in limits) for name in LIVE_LIMITS[:2]}
     result: dict[str, Any] = {"traffic": traffic(), "live": [], "restart": []}
+    result["priorities"] = [priority(number) for number in range(REQUESTS)]
     with engine(**envelope) as llm:
         scheduler = llm.engine_core.engine_core.scheduler
         config = scheduler.kv_cache_config
@@ -130,6 +142,9 @@ def main(limits: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     for each in limits:
         with engine(**each) as llm:
             result["restart"].append(replay(llm))
+    for name, arguments in OTHERWISE.items():
+        with engine(**limits[-1], **arguments) as llm:
+            result[name] = replay(llm, by_priority=name == "priority")
     return result
 
 

@@ -1,4 +1,7 @@
-"""Live limits schedule as a restart does, step by step, on vLLM's own engine in one process."""
+"""Live limits schedule as a restart does, step by step, on vLLM's own engine in one process.
+
+And the simulation schedules as all of them do.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +18,11 @@ import numpy as np
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.engine.live import LIVE_LIMITS
+from autotune.candidates.live import LIVE_LIMITS
+from autotune.forecast.simulation import EngineShape, Simulated, Traffic, simulate
+from autotune.traffic.model import Trace, TraceRequest
 from tests.autotune.engine.tiny import ENVIRONMENT
+from tests.autotune.forecast.clock import a_second_each
 
 pytestmark = pytest.mark.engine
 
@@ -108,3 +115,105 @@ def test_arrivals_are_noted_by_step(schedules: dict[str, Any]) -> None:
     assert run["arrivals"].keys() == first_share.keys()
     assert all(step <= first_share[name] for name, step in run["arrivals"].items())
     assert run["ordered"]
+
+
+BLOCK = 32
+"""Prompt tokens of a hash id."""
+COMPARED = (
+    *("prefill_tokens", "decode_requests", "requests", "running", "waiting", "preemptions"),
+    *("context_tokens", "decode_kv_tokens", "prefill_pairs"),
+)
+
+
+def simulated(
+    schedules: Mapping[str, Any],
+    run: Mapping[str, Any],
+    limits: Sequence[int],
+    **shape: bool,
+) -> Simulated:
+    """Simulate a run whose steps take a second each: who came by step n comes just before it."""
+    rows = []
+    for number, (_, prompt, output) in enumerate(schedules["traffic"]):
+        own = [1000 * (number + 1) + place for place in range(-(-prompt // BLOCK))]
+        rows.append(
+            TraceRequest(
+                timestamp_ms=max(0.0, run["arrivals"][f"r{number}"] - 0.5) * 1e3,
+                input_length=COMMON + prompt,
+                output_length=output,
+                hash_ids=(*[number % 3] * (COMMON // BLOCK), *own),
+                priority=schedules["priorities"][number],
+            )
+        )
+    trace = Trace.build(rows, block_size=BLOCK, prefixes_known=True, source="made up")
+    engine = EngineShape(
+        kv_blocks=schedules["kv_blocks"], block_size=schedules["block_size"], **shape
+    )
+    candidate = dict(zip(LIVE_LIMITS, limits, strict=True))
+    return simulate(Traffic.of(trace, engine), a_second_each(), engine, candidate)
+
+
+@pytest.mark.parametrize("number", range(len(LIMITS)))
+def test_the_simulation_schedules_as_the_engine_does(
+    schedules: dict[str, Any], number: int
+) -> None:
+    """With preemptions in one of them, and what the prefix cache has in both."""
+    run = schedules["restart"][number]
+    steps = simulated(schedules, run, LIMITS[number], caching=True).steps
+    assert {name: getattr(steps, name).tolist() for name in COMPARED} == {
+        name: run[name] for name in COMPARED
+    }
+
+
+@pytest.mark.parametrize("kind", ["priority", "uncached"])
+def test_the_simulation_goes_by_priority_and_without_prefixes(
+    schedules: dict[str, Any], kind: str
+) -> None:
+    run = schedules[kind]
+    assert sum(run["preemptions"]) > 0
+    by_priority = kind == "priority"
+    done = simulated(schedules, run, LIMITS[-1], caching=by_priority, priority=by_priority)
+    assert {name: getattr(done.steps, name).tolist() for name in COMPARED} == {
+        name: run[name] for name in COMPARED
+    }
+    assert (done.samples.cached_tokens.sum() > 0) == by_priority
+    assert not done.samples.failed.any()
+
+
+_BOTH = """
+import hashlib, json, sys
+from autotune.forecast.compiled import COMPILED
+from autotune.forecast.simulation import EngineShape, Traffic, simulate
+from autotune.traffic.synth import synthesize
+from tests.autotune.forecast.clock import a_second_each
+trace = synthesize("mixed", rate=20, duration_s=10, seed=3, prefix_sharing=0.5)
+times = a_second_each(kv_token_s=1e-7, pair_s=1e-9, host_s=0.1, request_s=1e-3)
+candidate = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+digest = hashlib.sha256()
+for caching, in_flight in ((True, 1), (False, 2)):
+    shape = EngineShape(kv_blocks=3000, caching=caching, in_flight=in_flight, priority=True)
+    done = simulate(Traffic.of(trace, shape), times, shape, candidate)
+    for array in (*done.samples.to_arrays().values(), *done.steps.to_arrays().values()):
+        digest.update(array.tobytes())
+    assert done.steps.preemptions.sum() > 0
+print(json.dumps([COMPILED, digest.hexdigest()]))
+"""
+
+
+def test_compiled_and_plain_simulate_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    found = []
+    for switch in ("1", "0"):
+        done = subprocess.run(
+            [sys.executable, "-c", _BOTH],
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "AUTOTUNE_COMPILE": switch, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            check=False,
+            timeout=110,
+        )
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        found.append(json.loads(done.stdout))
+    (compiled, fast), (plain, slow) = found
+    assert compiled
+    assert not plain
+    assert fast == slow
+    assert [each.name.partition("-")[0] for each in tmp_path.iterdir()] == ["compiled"]
