@@ -12,10 +12,10 @@ import optuna
 from autotune.candidates.lattice import Tiles, check_size
 from autotune.controller import Controller, Watcher
 from autotune.engine.supervisor import Description
-from autotune.forecast.profile import name_in
-from autotune.forecast.simulated_engine import SimulatedEngines
 from autotune.lease import database_lock, lease, study_lock
 from autotune.settings import TuneSettings
+from autotune.simulated.engines import SimulatedEngines
+from autotune.simulated.profile import name_in
 from autotune.study.beginning import first_job, searches_live
 from autotune.study.costs import OBJECTIVES
 from autotune.study.earlier import Earlier, check_storage, earlier_study

@@ -46,8 +46,8 @@ def calibrate(
 
     from autotune.cli.files import write_text
     from autotune.cli.watch import ScreenWatcher
-    from autotune.forecast.profile import spelt
     from autotune.settings import load_settings, parse_engine_args
+    from autotune.simulated.profile import spelt
     from autotune.study.calibrate import calibrate_once
     from autotune.user_files import check_destination
 

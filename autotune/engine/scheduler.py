@@ -20,7 +20,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
-from autotune.engine.live import LIVE_LIMITS, THRESHOLD
+from autotune.candidates.live import LIVE_LIMITS, THRESHOLD
 from objectives.steps import COLUMNS
 
 _DONE = COLUMNS.index("done_s")

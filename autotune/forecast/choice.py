@@ -25,12 +25,17 @@ class Outlook:
         expected: [cells], mean loss.
         improvement: [cells], by how much each is expected to beat the best that was measured.
         hopeless: [cells], whether even an optimist sees twice the budget.
+        best: row of the measured cell of least expected loss, None without one.
+        doubt: what is lost by it on average since it is not known well enough: its expected loss
+            beyond the loss of what is expected of it.
         trust: probability that the forecasts are of use.
     """
 
     expected: F8
     improvement: F8
     hopeless: Bools
+    best: int | None
+    doubt: float
     trust: float
 
 
@@ -50,7 +55,12 @@ def look(corrected: Corrected, goal: Goal, *, measured: I8, seed: int) -> Outloo
     deviations = np.random.default_rng(seed).standard_normal((DRAWS, 1, keys))
     losses = scale.losses(corrected.logs + corrected.sigma * deviations)
     expected = losses.mean(axis=0)
-    best = expected[measured].min() if measured.size else np.inf
-    improvement = np.maximum(0.0, best - losses).mean(axis=0)
+    best, doubt, least = None, 0.0, np.inf
+    if measured.size:
+        best = int(measured[np.argmin(expected[measured])])
+        least = expected[best]
+        doubt = float(least - scale.losses(corrected.logs[best]))
+    improvement = np.maximum(0.0, least - losses).mean(axis=0)
     optimistic = goal.excess(corrected.logs - OPTIMISTIC * corrected.sigma)
-    return Outlook(expected, improvement, optimistic > HOPELESS, corrected.trust)
+    hopeless = optimistic > HOPELESS
+    return Outlook(expected, improvement, hopeless, best, doubt, corrected.trust)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, integer
-from autotune.engine.live import THRESHOLD
+from autotune.candidates.live import THRESHOLD
 from autotune.forecast.simulation import EngineShape, Simulated, Timed, Traffic, simulate
 from objectives.arrays import F8
 from objectives.samples import RequestSamples
@@ -16,8 +16,12 @@ from objectives.samples import RequestSamples
 SIMULATED = frozenset({TOKENS, SEQS, THRESHOLD})
 """What the simulation knows of a candidate; one with other knobs cannot be forecast."""
 
-SLOWER = 1.03
-"""By how much steps are slowed down to see how much a metric depends on their times."""
+FACTORS = (0.96, 0.98, 1.0, 1.02, 1.04)
+JITTER = 0.05
+"""Each cell is simulated at several paces, with single steps that vary as on a machine: how a
+metric follows the pace shows in the trend, and how far chance alone moves it, in the rest."""
+
+_JITTER_STEPS = 4093
 
 Metrics = Mapping[str, float | None]
 Measure = Callable[[RequestSamples], Metrics]
@@ -76,11 +80,13 @@ class Forecasts:
         logs: [cells, keys], logarithms; inf for requests that never end, NaN where there is
             nothing to measure.
         slopes: [cells, keys], by how much the logs grow with the log of all step times.
+        noise: [cells, keys], standard deviation of the logs by chance in single steps.
     """
 
     keys: tuple[str, ...]
     logs: F8
     slopes: F8
+    noise: F8
 
 
 def forecastable(lattice: Lattice) -> bool:
@@ -97,7 +103,7 @@ def forecast_cells(
     keys: Sequence[str],
     measure: Measure,
 ) -> Forecasts:
-    """Simulate all cells, at the given step times and at slower ones.
+    """Simulate all cells, each several times.
 
     Cells that differ by a sequence cap that is never reached are simulated once.
 
@@ -110,13 +116,32 @@ def forecast_cells(
         measure: gives them.
     """
 
-    def logs(steps: Timed) -> F8:
-        return _logs(cells, lambda cell: simulate(traffic, steps, shape, cell), keys, measure)
+    def logs(number: int, factor: float) -> F8:
+        # Other chances at each pace, but the same for all cells.
+        chances = np.random.default_rng(number).normal(0.0, JITTER, _JITTER_STEPS)
+        paced = Slowed(times, factor)
+        return _logs(
+            cells,
+            lambda cell: simulate(traffic, paced, shape, cell, jitter=np.exp(chances)),
+            keys,
+            measure,
+        )
 
-    usual, slower = logs(times), logs(Slowed(times, SLOWER))
+    repeats = np.stack([logs(number, factor) for number, factor in enumerate(FACTORS)])
+    return _trend(tuple(keys), repeats)
+
+
+def _trend(keys: tuple[str, ...], repeats: F8) -> Forecasts:
+    """Fit a line to the logs of repeats, [paces, cells, keys]."""
+    paces = np.log(FACTORS)
+    paces = paces - paces.mean()
     with np.errstate(invalid="ignore"):
-        slopes = (slower - usual) / np.log(SLOWER)
-    return Forecasts(tuple(keys), usual, np.nan_to_num(slopes, posinf=0.0, neginf=0.0))
+        logs = repeats.mean(axis=0)
+        slopes = np.tensordot(paces, repeats - logs, axes=1) / (paces @ paces)
+        rest = repeats - logs - paces[:, np.newaxis, np.newaxis] * slopes
+        noise = np.sqrt((rest**2).sum(axis=0) / (len(FACTORS) - 2))
+    never = ~np.isfinite(logs)
+    return Forecasts(keys, logs, np.where(never, 0.0, slopes), np.where(never, 0.0, noise))
 
 
 def _logs(

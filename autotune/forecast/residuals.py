@@ -1,14 +1,17 @@
 """How far forecasts are off, learnt from the trials so far, and whether they are of any use.
 
 The log of measured over forecast is taken as a Gaussian process over the lattice: an offset that
-all cells share, an error of all step times that works on each cell by its slope, and a part that
-neighbours share (Rasmussen and Williams, 2006, Gaussian Processes for Machine Learning, 2.2).
+all cells share, an error of all step times that works on each cell by its slope, a part that
+neighbours share, and parts of each step budget and of each cell, since the times of tiles err
+each for itself (Rasmussen and Williams, 2006, Gaussian Processes for Machine Learning, 2.2).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -16,17 +19,31 @@ from objectives.arrays import F8, I8
 
 OFFSET = 0.05
 LOCAL = 0.06
+TILE = 0.03
+CELL = 0.01
 OCTAVES = 1.5
-"""Standard deviations of the shared offset and the local part of the error of a useful model, in
-logs, and the octaves of a limit over which the local part changes."""
+"""Standard deviations of the parts of the error of a good model, in logs: of the offset, of what
+neighbours share, of each step budget, of each cell; and the octaves of a limit over which the
+second one changes."""
+
+SCALES = (1.0, 2.0, 4.0)
+SCALE_PRIORS = (0.5, 0.3, 0.15)
+"""How many times as large the errors of a model may be that is still of use, and how likely that
+is before anything was measured."""
+
+NOISE_SCALES = (1.0, 2.0, 4.0)
+NOISE_PRIORS = (0.6, 0.3, 0.1)
+"""How many times as large the noise may be as expected."""
 
 USELESS_OFFSET = 0.7
 USELESS_LOCAL = 0.7
+USELESS_PRIOR = 0.05
 """The same of forecasts that tell nothing."""
 
-LEAST_NOISE = 0.015
-PRIOR = 0.95
-"""Probability that a model is useful before anything was measured."""
+LEAST_NOISE = 0.01
+RUN_NOISE = 0.015
+"""Standard deviations between two trials of one cell, in logs: of a metric for itself, and of all
+step times, which a metric follows by its slope."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,65 +64,114 @@ class Corrected:
 def correct(
     logs: F8,
     slopes: F8,
+    noise: F8,
     places: F8,
     *,
     measured: I8,
     measured_logs: F8,
     time_error: float,
-    noise: float = LEAST_NOISE,
 ) -> Corrected:
     """Correct forecasts by what was measured.
 
     Args:
         logs: [cells, keys], forecast.
         slopes: [cells, keys], by how much they grow with the log of all step times.
-        places: [cells, axes], where each cell is, in octaves.
+        noise: [cells, keys], standard deviations by chance between trials of one cell.
+        places: [cells, axes], where each cell is, in octaves; the step budget first.
         measured: [trials], rows of cells that were measured; one may come again.
         measured_logs: [trials, keys]; what is not finite says nothing.
         time_error: relative standard error of the step times.
-        noise: between trials of one cell, as a standard deviation of logs.
     """
     near = _nearness(places)
-    corrected, sigma = np.array(logs), np.zeros_like(logs)
-    evidence = 0.0
-    for key in range(logs.shape[1]):
-        useful = OFFSET**2 + LOCAL**2 * near
-        useful = useful + time_error**2 * np.outer(slopes[:, key], slopes[:, key])
-        residuals = measured_logs[:, key] - logs[measured, key]
-        known = np.isfinite(residuals)
-        rows, residuals = measured[known], residuals[known]
-        mean, sigma[:, key] = _posterior(useful, rows, residuals, noise)
-        corrected[:, key] += mean
-        useless = USELESS_OFFSET**2 + USELESS_LOCAL**2 * near
-        evidence += _likelihood(useless, rows, residuals, noise)
-        evidence -= _likelihood(useful, rows, residuals, noise)
-    # Metrics of one trial err together: they count as one.
-    odds = (1 - PRIOR) / PRIOR * math.exp(min(700.0, evidence / max(1, logs.shape[1])))
-    return Corrected(corrected, sigma, 1 / (1 + odds))
+    shared = OFFSET**2 + LOCAL**2 * near
+    same_budget = places[:, np.newaxis, 0] == places[np.newaxis, :, 0]
+    shared = shared + TILE**2 * same_budget + CELL**2 * np.eye(len(places))
+    variances = LEAST_NOISE**2 + (RUN_NOISE * slopes) ** 2 + noise**2
+    fits = [
+        _Fit.of(logs[:, key], variances[:, key], measured, measured_logs[:, key])
+        for key in range(logs.shape[1])
+    ]
+    kernels = [
+        [
+            scale**2 * (shared + time_error**2 * np.outer(slopes[:, key], slopes[:, key]))
+            for key in range(logs.shape[1])
+        ]
+        for scale in SCALES
+    ]
+    useless = [USELESS_OFFSET**2 + USELESS_LOCAL**2 * near] * len(fits)
+    ideas = [
+        _Idea.of(fits, own, loud, prior * loud_prior)
+        for own, prior in [*zip(kernels, SCALE_PRIORS, strict=True), (useless, USELESS_PRIOR)]
+        for loud, loud_prior in zip(NOISE_SCALES, NOISE_PRIORS, strict=True)
+    ]
+    odds = np.array([idea.log_odds for idea in ideas])
+    odds = np.exp(odds - odds.max())
+    useful = len(SCALES) * len(NOISE_SCALES)
+    chosen = ideas[int(np.argmax(odds[:useful]))]
+    found = [
+        fit.posterior(kernel, chosen.loud)
+        for fit, kernel in zip(fits, chosen.kernels, strict=True)
+    ]
+    means, sigmas = (np.column_stack(each) for each in zip(*found, strict=True))
+    return Corrected(logs + means, sigmas, float(odds[:useful].sum() / odds.sum()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Idea:
+    """What errors and noise may be like: a kernel for each metric, and how loud the noise is."""
+
+    kernels: Sequence[F8]
+    loud: float
+    log_odds: float
+
+    @classmethod
+    def of(cls, fits: Sequence[_Fit], kernels: Sequence[F8], loud: float, prior: float) -> Self:
+        # Metrics of one trial err together: all of them count as one.
+        evidence = [
+            fit.likelihood(kernel, loud) for fit, kernel in zip(fits, kernels, strict=True)
+        ]
+        return cls(kernels, loud, float(np.mean(evidence)) + math.log(prior))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """The residuals of one metric: rows of their cells, values, and variances of their noise."""
+
+    rows: I8
+    values: F8
+    noise: F8
+
+    @classmethod
+    def of(cls, logs: F8, variances: F8, measured: I8, measured_logs: F8) -> Self:
+        values = measured_logs - logs[measured]
+        known = np.isfinite(values)
+        return cls(measured[known], values[known], variances[measured[known]])
+
+    def posterior(self, kernel: F8, loud: float) -> tuple[F8, F8]:
+        """Return mean and standard deviation of every cell's residual."""
+        prior = np.diag(kernel)
+        if not self.rows.size:
+            return np.zeros(prior.size), np.sqrt(prior)
+        inner = self._inner(kernel, loud)
+        across = kernel[:, self.rows]
+        mean = across @ np.linalg.solve(inner, self.values)
+        known = np.einsum("ij,ji->i", across, np.linalg.solve(inner, across.T))
+        return mean, np.sqrt(np.maximum(prior - known, LEAST_NOISE**2 / 100))
+
+    def likelihood(self, kernel: F8, loud: float) -> float:
+        """Return the log density of the residuals."""
+        if not self.rows.size:
+            return 0.0
+        inner = self._inner(kernel, loud)
+        _, log_size = np.linalg.slogdet(inner)
+        fit = float(self.values @ np.linalg.solve(inner, self.values))
+        return -0.5 * (fit + float(log_size) + self.rows.size * math.log(2 * math.pi))
+
+    def _inner(self, kernel: F8, loud: float) -> F8:
+        noise = np.diag(loud**2 * self.noise)
+        return np.asarray(kernel[np.ix_(self.rows, self.rows)] + noise)
 
 
 def _nearness(places: F8) -> F8:
     apart = places[:, np.newaxis, :] - places[np.newaxis, :, :]
     return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=2) / OCTAVES**2))
-
-
-def _posterior(kernel: F8, rows: I8, residuals: F8, noise: float) -> tuple[F8, F8]:
-    """Return mean and standard deviation of every cell's residual."""
-    prior = np.sqrt(np.diag(kernel))
-    if not rows.size:
-        return np.zeros(prior.size), prior
-    inner = kernel[np.ix_(rows, rows)] + noise**2 * np.eye(rows.size)
-    across = kernel[:, rows]
-    mean = across @ np.linalg.solve(inner, residuals)
-    taken = np.einsum("ij,ji->i", across, np.linalg.solve(inner, across.T))
-    return mean, np.sqrt(np.maximum(prior**2 - taken, (noise / 10) ** 2))
-
-
-def _likelihood(kernel: F8, rows: I8, residuals: F8, noise: float) -> float:
-    """Return the log density of the residuals."""
-    if not rows.size:
-        return 0.0
-    inner = kernel[np.ix_(rows, rows)] + noise**2 * np.eye(rows.size)
-    _, log_size = np.linalg.slogdet(inner)
-    fit = float(residuals @ np.linalg.solve(inner, residuals))
-    return -0.5 * (fit + float(log_size) + rows.size * math.log(2 * math.pi))

@@ -7,16 +7,14 @@ random, nothing waits.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from autotune.candidates.lattice import SEQS, TOKENS, integer
-from autotune.engine.live import THRESHOLD
-from autotune.engine.protocol import EngineInfo
+from autotune.candidates.live import THRESHOLD
 from autotune.forecast.blocks import Keys, block_keys, new_pool
 from autotune.forecast.compiled import compiled, numbers
 from autotune.forecast.scheduling import (
@@ -52,11 +50,7 @@ from objectives.steps import Steps
 STEADY: F8 = np.ones(1)
 """No jitter."""
 
-_BLOCK_SIZE = 16
 _FIRST_STEPS = 4096
-_NOT_ALONE_SINCE = (0, 32)
-"""The vLLM since which a request that is alone is not held to the long-prefill threshold, as far
-as known: 0.26 holds it to it, 0.32 does not."""
 
 
 class Times(NamedTuple):
@@ -135,30 +129,6 @@ class EngineShape:
     chunked: bool = True
     threshold_alone: bool = False
     delivery_s: float = 0.0
-
-    @classmethod
-    def of(cls, info: EngineInfo, *, delivery_s: float = 0.0) -> Self:
-        """Return the shape of an engine that was started.
-
-        Raises:
-            ValueError: it was only described, so that nobody knows its KV cache.
-        """
-        if info.kv_cache_tokens is None:
-            raise ValueError("the KV cache of an engine that was not started is unknown")
-        given = info.resolved
-        block_size = int(given.get("block_size") or _BLOCK_SIZE)
-        return cls(
-            kv_blocks=info.kv_cache_tokens // block_size,
-            block_size=block_size,
-            caching=bool(given.get("enable_prefix_caching")),
-            in_flight=2 if given.get("async_scheduling") else 1,
-            priority=given.get("scheduling_policy") == "priority",
-            watermark=float(given.get("watermark") or 0.0),
-            whole_prompt=bool(given.get("scheduler_reserve_full_isl", True)),
-            chunked=bool(given.get("enable_chunked_prefill", True)),
-            threshold_alone=_minor(info.vllm_version) < _NOT_ALONE_SINCE,
-            delivery_s=delivery_s,
-        )
 
     def rules(self, candidate: Mapping[str, Any]) -> Rules:
         """Return the rules of an engine of this shape with a candidate's limits."""
@@ -256,11 +226,6 @@ def simulate(
         _samples(traffic, scheduler.state, np.array(tokens.at_s) + shape.delivery_s),
         _steps(stamps, summaries, shape.kv_blocks),
     )
-
-
-def _minor(version: str) -> tuple[int, ...]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return tuple(map(int, found.groups())) if found else _NOT_ALONE_SINCE
 
 
 def _times(times: Timed, candidate: Mapping[str, Any], jitter: F8) -> Times:

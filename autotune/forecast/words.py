@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autotune.forecast.calibration import Calibration, Point
+from autotune.forecast.calibration import Batch, Calibration, Point
 from objectives.arrays import F8
 
 WIDTH = 80
@@ -37,13 +37,18 @@ def _point_lines(calibration: Calibration) -> list[str]:
     lines = [f"{'Tokens':>8} {'ms':>9} {'spread':>8} {'us/token':>9} {'repeats':>8}"]
     for point in shown:
         line = (
-            f"{point.tokens:>8} {point.median_ms:>9.2f} {point.spread_ms:>8.2f} "
+            f"{point.tokens:>8} {point.median_ms:>9.2f} {_spread(point):>8} "
             f"{point.median_ms / point.tokens * 1e3:>9.2f} {point.repeats:>8}"
         )
         kind = heads.get(point.tokens)
         lines.append(line if kind is None else f"{line}  < last before a jump ({kind})")
     left_out = len(calibration.points) - len(shown)
     return [*lines, f"and {left_out} sizes between them"] if left_out else lines
+
+
+def _spread(measured: Point | Batch) -> str:
+    """Return the spread of repeats; a single one has none."""
+    return f"{measured.spread_ms:.2f}" if measured.repeats > 1 else "-"
 
 
 def _notable(points: Sequence[Point], heads: Mapping[int, str]) -> list[Point]:
@@ -64,7 +69,7 @@ def _batch_lines(calibration: Calibration) -> list[str]:
         return ["No decode step was measured."]
     head = f"{'Requests':>8} {'ms':>9} {'spread':>8} {'tokens/s':>9} {'repeats':>8}"
     return [head] + [
-        f"{each.requests:>8} {each.median_ms:>9.2f} {each.spread_ms:>8.2f} "
+        f"{each.requests:>8} {each.median_ms:>9.2f} {_spread(each):>8} "
         f"{each.requests / each.median_ms * 1e3:>9.0f} {each.repeats:>8}"
         for each in calibration.batches
     ]

@@ -11,14 +11,14 @@ from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from autotune.candidates.lattice import SEQS, TOKENS, Tiles
-from autotune.engine.live import LIVE_LIMITS
+from autotune.candidates.live import LIVE_LIMITS
 from autotune.engine.protocol import EngineInfo, Failure, TrialFailed
 from autotune.engine.supervisor import Started
 from autotune.errors import EnvironmentFault
 from autotune.forecast.grid import SweepPlan, sweep_plan
-from autotune.forecast.profile import Profile, profile_of
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
+from autotune.simulated.profile import Profile, profile_of
 from autotune.study.job import Job
 from autotune.study.session import (
     Follower,

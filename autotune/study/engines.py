@@ -14,7 +14,7 @@ from objectives.steps import Steps
 
 
 class AnyEngines(Engines, Protocol):
-    """See ``autotune.engine.supervisor`` and ``autotune.forecast.simulated_engine``."""
+    """See ``autotune.engine.supervisor`` and ``autotune.simulated.engines``."""
 
     @property
     def device_uuids(self) -> frozenset[str]: ...

@@ -21,13 +21,13 @@ from autotune.candidates.lattice import (
     plain_values,
     value_of,
 )
-from autotune.engine.live import LIVE_LIMITS, THRESHOLD
+from autotune.candidates.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import EngineInfo
 from autotune.engine.supervisor import Description
 from autotune.errors import UsageError
-from autotune.forecast.profile import load_profile
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
+from autotune.simulated.profile import load_profile
 from autotune.traffic.model import Trace
 from objectives.classes import LengthClass, classes_text
 from objectives.limits import Budget

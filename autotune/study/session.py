@@ -19,12 +19,12 @@ from autotune.engine.protocol import MODEL_FAULT, EngineInfo, TrialFailed
 from autotune.engine.run_folder import Remains, end_left_over
 from autotune.engine.supervisor import Description, Supervisor, Watchdogs
 from autotune.errors import EnvironmentFault, UsageError
-from autotune.forecast.profile import load_profile
-from autotune.forecast.simulated_engine import SimulatedEngines
 from autotune.hardware.config_file import load_config
 from autotune.hardware.model_shape import EngineDecides, read_shape
 from autotune.lease import device_lock, lease
 from autotune.settings import SIMULATED, TuneSettings
+from autotune.simulated.engines import SimulatedEngines
+from autotune.simulated.profile import load_profile
 from autotune.study.engines import AnyEngines
 from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace

@@ -9,7 +9,7 @@ from typing import Any
 from autotune import __version__
 from autotune.export.document import Export
 from autotune.forecast.calibration import Calibration
-from autotune.forecast.profile import name_in
+from autotune.simulated.profile import name_in
 from autotune.study.costs import RATE, UTILIZATION, Cell
 from autotune.study.counted import censored, is_restart_of
 from autotune.study.judgement import Judgement, judge, verdict_json

@@ -44,9 +44,9 @@ from gpu_faults_parts import (
 )
 
 from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.candidates.live import THRESHOLD
 from autotune.demo import resolve_model, resolve_trace
 from autotune.engine.ground import FLOOR_BYTES, TOLERANCE
-from autotune.engine.live import THRESHOLD
 from autotune.engine.processes import Process
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.engine.supervisor import Started, Supervisor, Watchdogs

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from autotune.engine.protocol import EngineInfo
-from autotune.forecast.profile import Noise, Profile, profile_of
 from autotune.forecast.sweep import Calibrated
+from autotune.simulated.profile import Noise, Profile, profile_of
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
 from storage.repository import open_repository

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.candidates.lattice import TOKENS, Candidate, cell_key, integer
-from autotune.engine.live import THRESHOLD
+from autotune.candidates.live import THRESHOLD
 from autotune.engine.protocol import Failure, FailureClass, TrialFailed
 from autotune.errors import TooManyFailures
 from autotune.study.judgement import Judgement

@@ -12,8 +12,8 @@ import pytest
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import Description
-from autotune.forecast.profile import load_profile
 from autotune.settings import TuneSettings
+from autotune.simulated.profile import load_profile
 from autotune.study import calibrate as calibrate_module
 from tests.autotune.cli.conftest import Autotune
 from tests.autotune.cli.forked import Ran

@@ -14,7 +14,7 @@ from autotune.candidates.lattice import SEQS, TOKENS
 from tests.autotune.cli.conftest import Autotune
 from tests.autotune.cli.forked import Ran
 
-PROFILE = Path(__file__).parents[3] / "autotune/forecast/profiles/cpu-tiny-llama.json"
+PROFILE = Path(__file__).parents[3] / "autotune/simulated/profiles/cpu-tiny-llama.json"
 SHIPPED = "sim:cpu-tiny-llama"
 NAME = "sim-cpu-tiny-llama-mixed-0:1"
 LABEL = "Intel(R) Xeon(R) Processor, simulated (profile cpu-tiny-llama)"

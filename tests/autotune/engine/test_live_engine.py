@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.candidates.live import THRESHOLD
 from autotune.demo import resolve_trace
-from autotune.engine.live import THRESHOLD
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.engine.supervisor import Supervisor, Watchdogs
 from autotune.forecast.grid import DECODE_STEPS, ContextProbe, KvProbe, SweepPlan

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.engine.live import THRESHOLD
+from autotune.candidates.live import THRESHOLD
 from autotune.engine.sweep import Sweep
 from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, ContextProbe, KvProbe, SweepPlan
 from objectives.steps import COLUMNS, Steps

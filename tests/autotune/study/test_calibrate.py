@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.engine.live import THRESHOLD
+from autotune.candidates.live import THRESHOLD
 from autotune.engine.protocol import EngineInfo, Failure, TrialFailed
 from autotune.engine.supervisor import Description, Started
 from autotune.errors import EnvironmentFault, UsageError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.engine.live import LIVE_LIMITS, THRESHOLD
+from autotune.candidates.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.study.costs import Fidelity
 from autotune.study.job import Job

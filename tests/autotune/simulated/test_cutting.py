@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.forecast.cutting import cut_at_loss
 from autotune.forecast.simulation import Simulated
+from autotune.simulated.cutting import cut_at_loss
 from objectives.censoring import unfinished
 from objectives.limits import parse_budget
 from objectives.samples import RequestSamples

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from autotune.errors import UsageError
-from autotune.forecast.profile import (
+from autotune.forecast.sweep import Calibrated
+from autotune.simulated.profile import (
     OF_THE_HOST,
     Noise,
     Profile,
@@ -19,7 +20,6 @@ from autotune.forecast.profile import (
     shipped,
     spelt,
 )
-from autotune.forecast.sweep import Calibrated
 from objectives.steps import COLUMNS, Steps
 
 SHIPPED = ("cpu-tiny-llama", "h200-llama8b")

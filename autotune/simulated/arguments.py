@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.engine.live import THRESHOLD
-from autotune.forecast.profile import OF_THE_HOST, Profile
+from autotune.candidates.live import THRESHOLD
+from autotune.simulated.profile import OF_THE_HOST, Profile
 
 _SIZES = (TOKENS, SEQS, "max_model_len")
 _SWITCHES = (

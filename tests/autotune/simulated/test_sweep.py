@@ -5,11 +5,11 @@ from collections import Counter
 import numpy as np
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.engine.live import THRESHOLD
+from autotune.candidates.live import THRESHOLD
 from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, ContextProbe, KvProbe, SweepPlan
-from autotune.forecast.profile import load_profile
-from autotune.forecast.simulated_sweep import sweep_steps
-from autotune.forecast.simulation import EngineShape
+from autotune.simulated.profile import load_profile
+from autotune.simulated.shape import shape_of
+from autotune.simulated.sweep import sweep_steps
 from objectives.steps import Steps
 
 PROFILE = load_profile("sim:h200-llama8b")
@@ -17,7 +17,7 @@ LIMITS = {TOKENS: 2048, SEQS: 64, THRESHOLD: 0}
 
 
 def swept(plan: SweepPlan) -> Steps:
-    return sweep_steps(plan, PROFILE.step_times, EngineShape.of(PROFILE.info), LIMITS)
+    return sweep_steps(plan, PROFILE.step_times, shape_of(PROFILE.info), LIMITS)
 
 
 def test_each_prompt_is_a_step_of_its_own() -> None:

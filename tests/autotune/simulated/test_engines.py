@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.engine.live import LIVE_LIMITS, THRESHOLD
+from autotune.candidates.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.forecast.grid import sweep_plan
-from autotune.forecast.profile import Noise, load_profile
-from autotune.forecast.simulated_engine import SimulatedEngines
+from autotune.simulated.engines import SimulatedEngines
+from autotune.simulated.profile import Noise, load_profile
 from autotune.traffic.model import Trace, TraceRequest
 
 PLAN = ReplayPlan(seed=0, salt="trial-0", warmup_requests=4)

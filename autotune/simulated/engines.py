@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from autotune.candidates.live import LIVE_LIMITS
 from autotune.engine.ground import Ground
-from autotune.engine.live import LIVE_LIMITS
 from autotune.engine.processes import Process
 from autotune.engine.protocol import (
     EngineInfo,
@@ -33,13 +33,14 @@ from autotune.engine.supervisor import (
     Started,
     open_log,
 )
-from autotune.forecast.cutting import cut_at_loss
 from autotune.forecast.grid import SweepPlan
-from autotune.forecast.profile import Profile
-from autotune.forecast.simulated_arguments import HONOURED, objections, unlike
-from autotune.forecast.simulated_sweep import sweep_steps
 from autotune.forecast.simulation import EngineShape, Simulated, Traffic, simulate
 from autotune.settings import SIMULATED
+from autotune.simulated.arguments import HONOURED, objections, unlike
+from autotune.simulated.cutting import cut_at_loss
+from autotune.simulated.profile import Profile
+from autotune.simulated.shape import shape_of
+from autotune.simulated.sweep import sweep_steps
 from autotune.traffic.model import Trace
 from objectives.arrays import F8
 from objectives.classes import parse_classes
@@ -198,7 +199,7 @@ class SimulatedEngines:
     def _shape(self) -> EngineShape:
         if self._info is None:
             raise TrialFailed(Failure("engine_dead", "no engine was started"))
-        return EngineShape.of(self._info, delivery_s=self.profile.delivery_s)
+        return shape_of(self._info, delivery_s=self.profile.delivery_s)
 
     def _of(self, trace: Trace, shape: EngineShape) -> Traffic:
         """Return a trace as simulations need it; trials share it."""
