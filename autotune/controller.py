@@ -39,6 +39,8 @@ from storage.study import reconcile, tell_stored
 CUT_SHORT = ("starts", "search")
 """Phases whose replays are cut short once the budget is lost: the others are for comparing."""
 
+BUSY_HINT = "let nothing else run on this machine; the same command then tries again"
+
 
 class Watcher(Protocol):
     """Whoever follows a study on a screen."""
@@ -260,20 +262,24 @@ class Controller:
         failure_class, count = failures_in_a_row(rows)
         if failure_class is None:
             return
-        evidence = rows[-1].failure_evidence or ""
+        evidence, ran = rows[-1].failure_evidence or "", rows[-1].state == "invalid"
+        # Of a replay that does not count the engine's log has nothing: it was the machine.
+        hint = BUSY_HINT if ran else f"the engine's own words are in {rows[-1].log_path}"
         if count >= self._job.settings.max_failures_in_a_row:
+            how = "ran and do not count:" if ran else "failed with"
             raise TooManyFailures(
-                f"{count} trials in a row failed with {failure_class}: {evidence}",
-                hint=f"the engine's own words are in {rows[-1].log_path}",
+                f"{count} trials in a row {how} {failure_class}: {evidence}", hint=hint
             )
         if (
             rows[-1].phase == "baseline"
             and retry([r for r in rows if r.phase == "baseline"]) is None
         ):
-            raise EnvironmentFault(
-                f"the baseline does not run here ({failure_class}): {evidence}",
-                hint=f"the engine's own words are in {rows[-1].log_path}",
+            what = (
+                "the baseline ran, but the machine was too busy to trust what was measured"
+                if ran
+                else "the baseline does not run here"
             )
+            raise EnvironmentFault(f"{what} ({failure_class}): {evidence}", hint=hint)
 
 
 def _fidelity(row: TrialRecord) -> Fidelity:

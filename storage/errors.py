@@ -63,7 +63,10 @@ class UnknownStudy(StorageError):
         names = list(known)
         if not names:
             message = "The database holds no study yet."
-            hint = "Start one with `autotune tune`, or choose another database with --storage."
+            hint = (
+                "Start one with `autotune tune`, or choose another database with --storage. One "
+                "that has just begun is here once its calibration has ended."
+            )
         else:
             message = f"There is no study named {_short(name)}."
             close = nearest(name or "", names)

@@ -74,13 +74,18 @@ def outcome_text(outcome: Outcome) -> str:
     )
 
 
+_UNSAID = {"engine": "real", "fidelity": "restart"}
+"""What a fingerprint means by having no such key."""
+
+
 def check_fingerprint(study: StudyRecord, given: Json) -> None:
     """Return if a study can go on with this fingerprint.
 
     Raises:
         FingerprintMismatch: it was started with another one.
     """
-    diff = differences(study.fingerprint, codec.decode(codec.encode(given, name="fingerprint")))
+    now = codec.decode(codec.encode(given, name="fingerprint"))
+    diff = differences({**_UNSAID, **study.fingerprint}, {**_UNSAID, **now})
     if diff:
         raise FingerprintMismatch(study.name, diff)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.changes import moved, others_moved, relative, trade
 from autotune.cli.tables import limits
+from autotune.study.counted import breaks_for_certain, censored
+from autotune.study.plan import finished_trials
+from objectives.classes import parse_classes
 from objectives.statistics import requests_needed
 
 if TYPE_CHECKING:
     from autotune.study.costs import Cell
     from autotune.study.judgement import Judgement
-    from objectives.limits import Limit
-    from storage.records import StudyState
+    from objectives.limits import Budget, Limit
+    from storage.records import StudyState, TrialRecord
 
 MORE_TRIALS = 8
 """How many further trials are proposed: enough for a few cells and their repeats."""
@@ -53,23 +56,36 @@ def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]
     ], other
 
 
-def next_lines(judgement: Judgement, *, state: StudyState = "finished") -> list[str]:
-    """Return what to do now, the likeliest first, one sentence a line."""
+def next_lines(
+    judgement: Judgement,
+    *,
+    state: StudyState = "finished",
+    trials: Sequence[TrialRecord] = (),
+    total: int = 0,
+) -> list[str]:
+    """Return what to do now, the likeliest first, one sentence a line.
+
+    Args:
+        judgement: to be acted upon.
+        state: of the study.
+        trials: all of it.
+        total: trials that were asked for.
+    """
     if state == "running":
         so_far = "This is what the trials so far say, and the study has not ended."
         return [f"{so_far} If it was killed, the same command goes on from here."]
     if state == "interrupted":
         return ["Next: the same command, which goes on from here: the study was cut short."]
-    return list(_lines(judgement))
+    return list(_lines(judgement, trials, total))
 
 
-def _lines(judgement: Judgement) -> Iterator[str]:
+def _lines(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> Iterator[str]:
     chosen = judgement.chosen
     if judgement.unconfirmed is not None:
         yield from _confirm(judgement, judgement.unconfirmed)
         return
     if chosen is None:
-        yield from _loosen(judgement)
+        yield from _loosen(judgement, trials, total)
         return
     if judgement.code == "not_converged":
         yield from _go_on(judgement, chosen)
@@ -135,7 +151,7 @@ def upper_bound(cell: Cell, limit: Limit) -> float | None:
     return bound
 
 
-def _loosen(judgement: Judgement) -> Iterator[str]:
+def _loosen(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> Iterator[str]:
     nearest = None if judgement.nearest is None else judgement.cells[judgement.nearest]
     if not judgement.budget.limits or nearest is None or nearest.failed_requests:
         # The engine's log says more than any other budget would.
@@ -144,6 +160,24 @@ def _loosen(judgement: Judgement) -> Iterator[str]:
     if judgement.loosened is not None:
         yield (
             f"Or with --budget '{judgement.loosened.text}', which {limits(nearest.candidate)} "
-            "meets: these trials are judged again, without an engine."
+            f"meets: these trials are judged again{_engines(judgement.loosened, trials, total)}."
         )
     yield "Or lighten the load, or give the model more hardware."
+
+
+def _engines(budget: Budget, trials: Sequence[TrialRecord], total: int) -> str:
+    """Say what a looser budget has measured anew, if anything."""
+    cut = [
+        trial
+        for trial in trials
+        if trial.state == "infeasible"
+        and (why := censored(trial)) is not None
+        and not breaks_for_certain(trial, budget, parse_classes(why.get("classes", "")))
+    ]
+    left = max(0, total - finished_trials(trials)) if trials else 0
+    if not cut and not left:
+        return ", without an engine"
+    again = "the one that was cut short is" if len(cut) == 1 else f"the {len(cut)} cut short are"
+    parts = [f"{again} measured again"] if cut else []
+    parts += [f"up to {left} more trials may confirm it"] if left else []
+    return f"; {' and '.join(parts)}"

@@ -43,7 +43,7 @@ def best(
     import os
 
     from autotune.cli.files import write_text
-    from autotune.cli.words import simulation_lines, verdict_lines
+    from autotune.cli.words import simulation_lines, study_verdict
     from autotune.errors import NothingFeasible, UsageError
     from autotune.export.render import render
     from autotune.study.view import load_view, make_export
@@ -61,7 +61,7 @@ def best(
             f"study {view.study.name!r} has no finished trial yet",
             hint="autotune trials shows what happened",
         )
-    lines = verdict_lines(judgement, state=view.study.state)
+    lines = study_verdict(view)
     if judgement.chosen is None:
         raise NothingFeasible(lines[0], hint=" ".join(lines[1:]))
     text = render(

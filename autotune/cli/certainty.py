@@ -136,9 +136,17 @@ def _low(cell: Cell, limit: Limit) -> float | None:
 def _repeats(judgement: Judgement) -> str:
     noise = judgement.noise
     if noise is None:
-        return "No candidate was measured twice, so the noise between replays is not known."
+        alike = " in the same way, live or by a restart" if _both_ways(judgement) else ""
+        return (
+            f"No candidate was measured twice{alike}, so the noise between replays is not known."
+        )
     spreads = joined([text for _, text in _spreads(judgement)]) or "nothing that was measured"
     return f"Repeats of one candidate differ {spreads} (one standard deviation, {_count(noise)})."
+
+
+def _both_ways(judgement: Judgement) -> bool:
+    """Whether a candidate was measured live and by a restart, which count apart."""
+    return bool(judgement.steadiness.faithfulness)
 
 
 def _little_room(judgement: Judgement, chosen: Cell) -> Iterator[str]:

@@ -19,6 +19,9 @@ _SHARES = {
 _STOLEN_FROM = 0.01
 """Share of the processors' time from which it is worth a warning that others had it."""
 
+BESIDE_FROM = 0.25
+"""Share of this machine's processors from which other work beside a replay is worth a note."""
+
 _UUID_SHOWN = 12
 
 
@@ -29,8 +32,28 @@ def condition_lines(record: TrialRecord) -> list[str]:
     """
     engine = record.engine or {}
     hardware = engine.get("hardware")
-    parts = (_cut_short(record), _engine(engine), _warmup(engine), _hardware(hardware))
+    parts = (_cut_short(record), _engine(engine), _warmup(engine), _hardware(record, hardware))
     return [plain_line(line) for part in parts for line in part]
+
+
+def beside_work(record: TrialRecord) -> float | None:
+    """Return the share of all processors that others had during a replay, None if little.
+
+    None as well where it was not recorded.
+    """
+    machine = ((record.engine or {}).get("hardware") or {}).get("machine") or {}
+    busy, own = (_mean(machine, name) for name in ("cpu_busy_ratio", "own_cpu_ratio"))
+    if busy is None or own is None or busy - own <= BESIDE_FROM:
+        return None
+    return busy - own
+
+
+def beside_line(record: TrialRecord) -> str:
+    """Say that a replay ran beside other work; '' where it did not."""
+    others = beside_work(record)
+    if others is None:
+        return ""
+    return f"beside other work, which had {_share(others)} of the processors"
 
 
 def _cut_short(record: TrialRecord) -> Iterator[str]:
@@ -67,11 +90,13 @@ def _warmup(engine: Mapping[str, Any]) -> Iterator[str]:
     yield f"warm-up: {warmup['requests']} requests in {passes}, {took}{steps}"
 
 
-def _hardware(hardware: Mapping[str, Any] | None) -> Iterator[str]:
+def _hardware(record: TrialRecord, hardware: Mapping[str, Any] | None) -> Iterator[str]:
     if hardware is None:
         return
     told = [line for uuid, gpu in hardware["gpus"].items() for line in _gpu(uuid, gpu)]
     yield from told or _machine(hardware["machine"])
+    if beside := beside_line(record):
+        yield f"warning: this ran {beside}"
     stolen = _mean(hardware["machine"], "cpu_stolen_ratio") or 0.0
     if stolen >= _STOLEN_FROM:
         yield f"warning: the host gave {_share(stolen)} of the processors' time to others"

@@ -48,7 +48,7 @@ def show(
         forecast_lines,
         simulation_lines,
         state_line,
-        verdict_lines,
+        study_verdict,
     )
     from autotune.study.view import calibration_of, load_view, shown_verdict
     from storage.codec import plain
@@ -69,7 +69,7 @@ def show(
         typer.echo(f"Study {plain_line(view.study.name)!r} has no finished trial yet.")
     else:
         calibrated = calibration_lines(calibration_of(view.study))
-        lines = verdict_lines(view.judgement, state=view.study.state)
+        lines = study_verdict(view)
         simulated = simulation_lines(view.study)
         lines = [*simulated, *calibrated, *lines, *forecast_lines(view.study)]
         typer.echo("\n".join([state_line(view), *lines]))

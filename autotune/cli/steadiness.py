@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,11 @@ _EXPLAINED = {
 
 _WORTH_SAYING = 0.01
 """Relative differences below this are not worth a word, however certain."""
+
+_LARGE = 1.25
+"""Factor from which a difference is large, where no repeats tell what noise makes of it."""
+
+_UNKNOWN = "nothing was measured twice in one way to say whether that is noise"
 
 
 def steadiness_lines(steadiness: Steadiness) -> Iterator[str]:
@@ -56,6 +62,7 @@ def _drift(trends: Mapping[str, Trend]) -> str:
 def _faithfulness(steadiness: Steadiness) -> Iterator[str]:
     unlike: list[Faithfulness] = []
     alike: list[str] = []
+    yield from _without_noise(steadiness.faithfulness)
     for each in steadiness.faithfulness:
         if any(map(_tells, each.differences.values())):
             unlike.append(each)
@@ -68,6 +75,34 @@ def _faithfulness(steadiness: Steadiness) -> Iterator[str]:
             f"Live trials and restarts agree within {100 * _WORTH_SAYING:.0f} % or the noise at "
             f"{joined(alike)}."
         )
+
+
+def _without_noise(cells: Sequence[Faithfulness]) -> Iterator[str]:
+    """Say by how much both ways differ where nobody knows the noise."""
+    near: list[str] = []
+    for cell in cells:
+        unknown = {n: d.change for n, d in cell.differences.items() if d.beyond_noise is None}
+        if not unknown:
+            continue
+        large = {n: change for n, change in unknown.items() if _is_large(change)}
+        name = limits(cell.candidate)
+        if large:
+            parts = [f"{objective(n)} by {_percent(change)}" for n, change in large.items()]
+            yield (
+                f"Live trials differ from restarts at {name}: {joined(parts)}; {_UNKNOWN}. "
+                "Restarts alone decide."
+            )
+        elif len(unknown) == len(cell.differences):
+            near.append(name)
+    if near:
+        yield (
+            f"Live trials and restarts are within {100 * (_LARGE - 1):.0f} % of each other at "
+            f"{joined(near)}; {_UNKNOWN}."
+        )
+
+
+def _is_large(change: float) -> bool:
+    return change <= -1 or abs(math.log1p(change)) > math.log(_LARGE)
 
 
 def _tells(difference: Difference) -> bool:

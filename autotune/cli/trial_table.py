@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.cli.conditions import beside_line
 from autotune.cli.tables import figure, limits, plain_line, written
 from autotune.study.costs import RATE, UTILIZATION
 from autotune.study.counted import censored
@@ -88,9 +89,11 @@ class TrialTable:
         layout = self._layout
         cells = self._cells(trial, budget, winner=winner, terse=layout is None or layout.terse)
         evidence = plain_line(trial.failure_evidence or _cut_short(trial))
+        beside = beside_line(trial)
         if layout is None:
-            return self._stacked(cells, evidence)
-        return [self._line(layout, cells), *self._indented(evidence, lines=_EVIDENCE_LINES)]
+            return self._stacked(cells, evidence, beside)
+        below = [*self._indented(evidence, lines=_EVIDENCE_LINES), *self._indented(beside)]
+        return [self._line(layout, cells), *below]
 
     def _layouts(self) -> Iterator[_Layout]:
         limited = (_LIMITS, *self._knobs)
@@ -165,7 +168,7 @@ class TrialTable:
             padded.append(text.ljust(width) if name in _LEFT else text.rjust(width))
         return (" " * layout.gap).join(padded).rstrip()
 
-    def _stacked(self, cells: dict[str, str], evidence: str) -> list[str]:
+    def _stacked(self, cells: dict[str, str], *notes: str) -> list[str]:
         first = " ".join([cells[_NUMBER].strip(), cells[_PHASE], cells[_LIMITS], cells[_BUDGET]])
         figures = [f"{name} {cells[name]}" for name in self._knobs]
         if cells[_WORK] != "-":
@@ -173,7 +176,7 @@ class TrialTable:
             heading, unit = self._work_heading
             figures.append(f"{heading} {cells[_WORK]} {unit}")
         parts = [
-            line for each in (*figures, cells[_REMARK], evidence) for line in self._indented(each)
+            line for each in (*figures, cells[_REMARK], *notes) for line in self._indented(each)
         ]
         return [*textwrap.wrap(first, self._width, subsequent_indent="  "), *parts]
 

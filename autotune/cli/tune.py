@@ -157,7 +157,7 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
 
     from autotune.cli.tables import console
     from autotune.cli.trial_table import print_trials
-    from autotune.cli.words import forecast_lines, simulation_lines, time_line, verdict_lines
+    from autotune.cli.words import forecast_lines, simulation_lines, study_verdict, time_line
     from autotune.export.render import render
     from autotune.study.session import study_name
     from autotune.study.view import load_view, make_export, shown_verdict, trial_json
@@ -186,7 +186,7 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
         return
     calibration_s = (view.study.spec.get("calibration") or {}).get("seconds", 0.0)
     spent = time_line(view.trials, calibration_s=calibration_s)
-    typer.echo("\n".join([*verdict_lines(judgement), *forecast_lines(view.study), spent]))
+    typer.echo("\n".join([*study_verdict(view), *forecast_lines(view.study), spent]))
     if judgement.chosen is not None:
         typer.echo("")
         export = make_export(view, judgement.chosen)

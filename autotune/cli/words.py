@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cli.advice import held_back, next_lines, upper_bound
+from autotune.cli.caveats import caveat_lines
 from autotune.cli.certainty import certainty_lines, gain_text, largest_spread
 from autotune.cli.changes import against, objective, trade
 from autotune.cli.tables import duration, figure, joined, limits, plain_line
 from autotune.study.costs import WORK_COST
+from autotune.study.counted import censored
 from autotune.study.plan import finished_trials
 from objectives.budget import margins
 from objectives.statistics import requests_needed
@@ -30,13 +32,41 @@ if TYPE_CHECKING:
 _UNCONFIRMED = "was measured live only; not confirmed by a restart"
 
 
-def verdict_lines(judgement: Judgement, *, state: StudyState = "finished") -> list[str]:
+def study_verdict(view: StudyView) -> list[str]:
+    """Return ``verdict_lines`` of a stored study; nothing before its first result."""
+    if view.judgement is None:
+        return []
+    return verdict_lines(
+        view.judgement,
+        state=view.study.state,
+        trials=view.trials,
+        total=int(view.study.spec["trials"]),
+    )
+
+
+def verdict_lines(
+    judgement: Judgement,
+    *,
+    state: StudyState = "finished",
+    trials: Sequence[TrialRecord] = (),
+    total: int = 0,
+) -> list[str]:
     """Return the verdict, its reasons and what to do next, one sentence a line.
 
     The first line says what to deploy, or that there is nothing. A study that has not ended is
     to be waited for or resumed, whatever its trials say so far.
+
+    Args:
+        judgement: to be put into words.
+        state: of the study.
+        trials: all of it, those that do not count included.
+        total: trials that were asked for.
     """
-    return [*_lines(judgement), *next_lines(judgement, state=state)]
+    return [
+        *_lines(judgement, any(map(censored, trials))),
+        *caveat_lines(judgement, trials),
+        *next_lines(judgement, state=state, trials=trials, total=total),
+    ]
 
 
 def simulation_lines(study: StudyRecord) -> list[str]:
@@ -110,12 +140,12 @@ def calibration_lines(calibration: Calibration | None) -> list[str]:
     return [f"Calibration: {'; '.join(parts)}."]
 
 
-def _lines(judgement: Judgement) -> Iterator[str]:
+def _lines(judgement: Judgement, cut: bool) -> Iterator[str]:
     chosen = judgement.chosen
     if chosen is None or judgement.winner is None:
         yield from _nothing(judgement) if judgement.unconfirmed is None else _live_only(judgement)
         return
-    yield _headline(judgement, chosen)
+    yield _headline(judgement, chosen, cut)
     yield from _budget(judgement, chosen)
     yield from _against_baseline(judgement, chosen)
     held, shown = held_back(judgement, judgement.winner)
@@ -188,12 +218,13 @@ def _failed(cell: Cell) -> str:
     return f"{count} {'request' if count == 1 else 'requests'} failed"
 
 
-def _headline(judgement: Judgement, chosen: Cell) -> str:
+def _headline(judgement: Judgement, chosen: Cell, cut: bool) -> str:
     name = limits(chosen.candidate)
     if judgement.code == "keep_default":
         return f"Keep what you have: {name} is as good as anything that was tried."
     if len(judgement.cells) == 1:
-        return f"Not converged: {name} is the only candidate that was measured."
+        whole = " to the end" if cut else ""
+        return f"Not converged: {name} is the only candidate that was measured{whole}."
     if judgement.unconfirmed is not None:
         return _unconfirmed(judgement, name)
     if judgement.too_noisy:

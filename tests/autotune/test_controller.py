@@ -178,6 +178,30 @@ def test_a_baseline_that_does_not_run_ends_the_study(
     assert f"trial-{starts - 1:04d}.log" in caught.value.hint
 
 
+def test_a_baseline_that_ran_on_a_busy_machine_is_no_fault_of_the_engine(tmp_path: Path) -> None:
+    late = ScriptedEngines(lambda _: Speed(90.0, 9.0, send_lag_s=0.2))
+    with pytest.raises(EnvironmentFault) as caught:
+        run(tmp_path, late, trials=2)
+    assert len(late.plans) == 2
+    assert caught.value.exit_code == 4
+    assert caught.value.message.startswith(
+        "the baseline ran, but the machine was too busy to trust what was measured "
+        "(client_bound): requests left up to 200.0 ms late"
+    )
+    assert caught.value.hint == controller_module.BUSY_HINT
+    rows = run(tmp_path, ScriptedEngines(), trials=2)
+    assert [row.state for row in rows] == ["invalid", "invalid", "complete", "complete"]
+
+
+def test_many_replays_in_a_row_that_do_not_count_blame_no_engine(tmp_path: Path) -> None:
+    lags = iter([0.0, *[0.2] * 9])
+    late = ScriptedEngines(lambda _: Speed(90.0, 9.0, send_lag_s=next(lags)))
+    with pytest.raises(TooManyFailures) as caught:
+        run(tmp_path, late, max_failures_in_a_row=3)
+    assert "3 trials in a row ran and do not count: client_bound" in caught.value.message
+    assert caught.value.hint == controller_module.BUSY_HINT
+
+
 def test_the_baseline_is_measured_first_once_the_machine_is_mended(tmp_path: Path) -> None:
     broken = ScriptedEngines(refused=lambda _: Failure("engine_dead", "no driver"))
     with pytest.raises(EnvironmentFault):

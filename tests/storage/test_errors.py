@@ -17,6 +17,7 @@ def test_an_empty_database_says_how_to_start() -> None:
     error = UnknownStudy(None, [])
     assert error.message == "The database holds no study yet."
     assert "autotune tune" in error.hint
+    assert error.hint.endswith("is here once its calibration has ended.")
 
 
 def test_a_mismatch_shows_both_sides_and_stays_short() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.conditions import condition_lines
+from autotune.cli.conditions import BESIDE_FROM, beside_line, condition_lines
 from tests.autotune.study.records import record
 
 UUID = "GPU-665cc1a5-bd9c-f852-a44b-66b48c101bdf"
@@ -110,6 +110,25 @@ def test_a_host_that_lends_its_processors_to_others_is_a_warning() -> None:
     assert lines(hardware=hardware(machine=machine))[-1] == (
         "warning: the host gave 7 % of the processors' time to others"
     )
+
+
+@pytest.mark.parametrize(
+    ("busy", "own", "said"),
+    [
+        (1.0, 0.45, "beside other work, which had 55 % of the processors"),
+        (0.5, 0.5 - BESIDE_FROM, ""),
+        (1.0, 1.0, ""),
+        (1.0, None, ""),
+        (None, 0.2, ""),
+    ],
+)
+def test_other_work_on_the_processors(busy: float | None, own: float | None, said: str) -> None:
+    shares = {"cpu_busy_ratio": busy, "own_cpu_ratio": own}
+    machine = {**MACHINE, **{name: mean and spread(mean) for name, mean in shares.items()}}
+    engine = {"hardware": hardware(machine=machine)}
+    assert beside_line(record(0, engine=engine)) == said
+    warned = f"warning: this ran {said}" in condition_lines(record(0, engine=engine))
+    assert warned is bool(said)
 
 
 def test_others_on_the_gpu_are_a_warning_that_drives_no_terminal() -> None:

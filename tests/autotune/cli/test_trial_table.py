@@ -153,6 +153,14 @@ def test_a_replay_that_was_cut_short_says_when_and_why() -> None:
     assert evidence == "       cut short at 12 s under a stricter budget"
 
 
+def test_other_work_beside_a_replay_is_noted_under_it() -> None:
+    machine = {"cpu_busy_ratio": {"mean": 1.0}, "own_cpu_ratio": {"mean": 0.4}}
+    beside = measured(engine={"hardware": {"machine": machine}})
+    note = "beside other work, which had 60 % of the processors"
+    assert shown(120, beside)[-2:] == [shown(120, measured())[-1], f"       {note}"]
+    assert note in " ".join(" ".join(shown(40, beside)).split())
+
+
 def test_a_sentinel_fits_its_column() -> None:
     line = shown(80, measured(2, phase="sentinel", fidelity="live"))[-1]
     assert line.startswith("    2  sentinel     2048/64 ")

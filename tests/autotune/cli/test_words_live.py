@@ -169,5 +169,51 @@ def test_a_machine_that_stood_still() -> None:
     ]
 
 
-def test_where_noise_is_unknown_nothing_is_said_of_live_trials() -> None:
-    assert list(steadiness_lines(Steadiness(faithfulness=(faithful(None),)))) == []
+TWICE = "nothing was measured twice in one way to say whether that is noise"
+
+
+def test_where_noise_is_unknown_the_difference_is_said() -> None:
+    cells = (
+        faithful(None),
+        replace(faithful(None, change=4.02), candidate=limits(768)),
+        replace(faithful(None, change=-0.1), candidate=limits(1024)),
+        replace(faithful(None, change=-0.21), candidate=limits(256)),
+    )
+    assert list(steadiness_lines(Steadiness(faithfulness=cells))) == [
+        (
+            f"Live trials differ from restarts at 768/64: ttft_p95 by +402 %; {TWICE}. Restarts "
+            "alone decide."
+        ),
+        (
+            f"Live trials differ from restarts at 256/64: ttft_p95 by -21 %; {TWICE}. Restarts "
+            "alone decide."
+        ),
+        (
+            "Live trials and restarts are within 25 % of each other at 512/64 and 1024/64; "
+            f"{TWICE}."
+        ),
+    ]
+
+
+def test_noise_that_is_known_in_part() -> None:
+    """Of one objective there are repeats, of the other none has a value."""
+    mixed = replace(
+        faithful(True, "unknown"),
+        differences={
+            "ttft_p95": Difference(0.12, 0.08, 0.16, True),
+            "tpot_p95": Difference(0.1, None, None, None),
+        },
+    )
+    (line,) = steadiness_lines(Steadiness(faithfulness=(mixed,)))
+    assert line.startswith("Live trials differ from restarts by more than noise at 512/64: ttft")
+
+
+def test_both_ways_once_is_not_measured_twice() -> None:
+    lines = verdict_lines(
+        judgement("knee", winner=1, steadiness=Steadiness(faithfulness=(faithful(None),)))
+    )
+    assert (
+        "No candidate was measured twice in the same way, live or by a restart, so the noise "
+        "between replays is not known."
+    ) in lines
+    assert UNREPEATED not in lines

@@ -39,6 +39,18 @@ def test_the_plot_shows_both_kinds_of_step_and_marks_the_edges(gpu: Calibration)
     assert lines[-1].split() == ["16", "64", "256", "1024", "4096"]
 
 
+def test_a_single_repeat_has_no_spread(gpu: Calibration) -> None:
+    once = replace(
+        gpu,
+        points=tuple(replace(each, repeats=1, spread_ms=0.0) for each in gpu.points),
+        batches=tuple(replace(each, repeats=1, spread_ms=0.0) for each in gpu.batches),
+    )
+    rows = [line.split() for line in table_lines(once)]
+    spreads = [row[2] for row in rows if len(row) >= 5 and row[0].isdigit() and row[4] == "1"]
+    assert len(spreads) > 10
+    assert set(spreads) == {"-"}
+
+
 def test_nothing_is_wider_than_80_columns(gpu: Calibration) -> None:
     lines = table_lines(gpu) + plot_lines(gpu)
     assert max(map(len, lines)) <= WIDTH
