@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import optuna
+from numpy.typing import NDArray
 
 from autotune.candidates.lattice import Candidate, cell_key
 from autotune.candidates.starts import starting_points
@@ -30,13 +31,14 @@ from autotune.study.plan import (
 )
 from autotune.study.runner import Engines, Result, Runner
 from autotune.study.sampler import UntestedCellSampler, ask
+from autotune.study.screen import Screen
 from autotune.study.stage import Stage
 from objectives.steps import Steps
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository
 from storage.study import reconcile, tell_stored
 
-CUT_SHORT = ("starts", "search")
+CUT_SHORT = ("screen", "starts", "search")
 """Phases whose replays are cut short once the budget is lost: the others are for comparing."""
 
 BUSY_HINT = "let nothing else run on this machine; the same command then tries again"
@@ -103,6 +105,7 @@ class Controller:
             finalist=self._finalist,
             live=job.live,
             finalists=self._finalists,
+            screen=Screen.of(job, self._yardstick, self._samples),
         )
         optuna_study.sampler = UntestedCellSampler(
             lattice,
@@ -137,7 +140,7 @@ class Controller:
         """Give the runner the replays that it had accepted before the study was stopped."""
         for row in self._rows():
             if row.state == "complete":
-                steps, _ = Steps.split(self._repository.samples(self._study_id, row.number))
+                steps, _ = Steps.split(self._samples(row.number))
                 self._runner.remember(row.candidate, _fidelity(row), steps)
 
     def _begin(self, step: Step) -> int:
@@ -227,15 +230,23 @@ class Controller:
         self._repository.set_state(self._study_id, "finished")
         return judgement
 
+    @property
+    def settled(self) -> bool:
+        """Whether forecasts expect nothing better of what was not tried."""
+        return self._plan.settled(self._rows())
+
     def judge(self) -> Judgement | None:
         """Return what the trials so far say."""
         return judge(
             self._rows(),
-            lambda number: self._repository.samples(self._study_id, number),
+            self._samples,
             budget=self._job.budget,
             classes=self._job.classes,
             baseline=self._job.baseline,
         )
+
+    def _samples(self, number: int) -> dict[str, NDArray[Any]]:
+        return self._repository.samples(self._study_id, number)
 
     def _finalist(self) -> Candidate | None:
         judgement = self.judge()

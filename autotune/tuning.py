@@ -115,9 +115,13 @@ def run_study(
             judgement = controller.run()
             finished = finished_trials(repository.trials(record.id))
             if finished < settings.trials:
+                reason = (
+                    "no candidate that was not tried is expected to be better"
+                    if controller.settled
+                    else "no untested candidate is left"
+                )
                 watcher.say(
-                    f"no untested candidate is left: the study ends with {finished} of "
-                    f"{settings.trials} trials"
+                    f"{reason}: the study ends with {finished} of {settings.trials} trials"
                 )
             return judgement
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.forecast.edges import Edge, find_edges, find_quantum
 from autotune.forecast.fitting import common_slope, robust_sigma
+from autotune.forecast.grid import DECODE_STEPS, KvProbe, SweepPlan
 from objectives.arrays import F8, I8, Bools
 from objectives.steps import Steps
 
@@ -78,15 +79,18 @@ class Calibration:
         cls,
         steps: Steps,
         *,
+        plan: SweepPlan,
         capture_sizes: Sequence[int],
         flops_of: Callable[[Steps], F8] | None = None,
     ) -> Self:
         """Read a sweep, whole or cut short.
 
-        Steps that mix prefill and decode, or the prefill of several requests, are left out.
+        Steps that mix prefill and decode, or the prefill of several requests, are left out, and
+        so are batches that nobody planned, as they come about where requests are preempted.
 
         Args:
             steps: of the sweep, with one step in flight.
+            plan: what was to be measured.
             capture_sizes: token counts for which there are CUDA graphs.
             flops_of: the useful work of each step.
         """
@@ -94,7 +98,9 @@ class Calibration:
         limit = max(capture_sizes, default=None)
         times_ms = _times_ms(steps)
         alone = steps.select(_alone(steps))
-        decodes = steps.select(steps.prefill_tokens == 0)
+        ladder = _of_ladder(steps, plan)
+        probed = [_of_probe(steps, probe) for probe in plan.kv]
+        decodes = steps.select(np.logical_or.reduce([ladder, *probed]))
         fresh = alone.select(alone.prefill_pairs == _fresh_pairs(alone.prefill_tokens))
         repeats = {
             int(size): _times_ms(fresh)[fresh.prefill_tokens == size]
@@ -103,7 +109,7 @@ class Calibration:
         edges = find_edges(repeats, capture_limit=limit)
         return cls(
             points=tuple(Point(size, *_summary(times)) for size, times in repeats.items()),
-            batches=_batches(decodes),
+            batches=_batches(steps.select(ladder)),
             edges=edges,
             quantum=find_quantum(edges, list(repeats)),
             capture_sizes=tuple(sorted(capture_sizes)),
@@ -130,6 +136,42 @@ class Calibration:
         )
 
 
+def has_all(steps: Steps, plan: SweepPlan) -> bool:
+    """Whether every prompt, batch and probe of a plan was measured as planned."""
+    steps = steps.select(steps.done_s > steps.begun_s)
+    fresh = steps.select(
+        _alone(steps) & (steps.prefill_pairs == _fresh_pairs(steps.prefill_tokens))
+    )
+    sizes = steps.decode_requests[_of_ladder(steps, plan)]
+    counts = [int((sizes == size).sum()) for size in plan.decodes]
+    counts += [int(_of_probe(steps, probe).sum()) for probe in plan.kv]
+    prompts = {*plan.coarse, *plan.fine}
+    return (
+        prompts <= set(fresh.prefill_tokens.tolist())
+        and min(counts, default=DECODE_STEPS) >= DECODE_STEPS
+    )
+
+
+def _of_ladder(steps: Steps, plan: SweepPlan) -> Bools:
+    """Return which steps decode a batch of the ladder, with short contexts."""
+    planned = _decodes(steps) & np.isin(steps.decode_requests, plan.decodes)
+    return np.asarray(planned & (_mean_context(steps) <= plan.longest_short))
+
+
+def _of_probe(steps: Steps, probe: KvProbe) -> Bools:
+    """Return which steps decode all of a batch with long contexts."""
+    whole = _decodes(steps) & (steps.decode_requests == probe.requests)
+    return np.asarray(whole & (_mean_context(steps) >= probe.context_tokens))
+
+
+def _decodes(steps: Steps) -> Bools:
+    return np.asarray((steps.prefill_tokens == 0) & (steps.decode_requests > 0))
+
+
+def _mean_context(steps: Steps) -> F8:
+    return steps.decode_kv_tokens / np.maximum(steps.decode_requests, 1)
+
+
 def _times_ms(steps: Steps) -> F8:
     return (steps.done_s - steps.begun_s) * 1e3
 
@@ -151,10 +193,8 @@ def _batches(decodes: Steps) -> tuple[Batch, ...]:
     batches = []
     for size in np.unique(decodes.decode_requests):
         own = decodes.select(decodes.decode_requests == size)
-        # The rest is from probes of long contexts.
-        short = own.select(own.decode_kv_tokens <= 2 * own.decode_kv_tokens.min())
-        kv_tokens = float(np.mean(short.decode_kv_tokens))
-        batches.append(Batch(int(size), kv_tokens, *_summary(_times_ms(short))))
+        kv_tokens = float(np.mean(own.decode_kv_tokens))
+        batches.append(Batch(int(size), kv_tokens, *_summary(_times_ms(own))))
     return tuple(batches)
 
 

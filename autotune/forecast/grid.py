@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ from typing import Any, Self
 from autotune.candidates.lattice import half_octaves
 
 DECODE_PROMPT = 32
-"""Tokens of each prompt of the decode ladder."""
+"""Tokens of each prompt of the decode ladder, where the step budget has room for all at once."""
 DECODE_STEPS = 8
 """Steps that each batch of the ladder, and each batch of a KV probe, decodes."""
 
@@ -38,6 +39,18 @@ class KvProbe:
     requests: int
     context_tokens: int
 
+    def traffic(self, max_tokens: int) -> list[tuple[int, int]]:
+        """Return prompt and output length of each request, all of which start together.
+
+        Who is prefilled first decodes until the last one is. Only then does the batch decode as a
+        whole: for ``DECODE_STEPS`` steps, after which all end in the same one.
+
+        Args:
+            max_tokens: the most tokens of a step; no less than there are requests.
+        """
+        at = _prefilled_at(self.context_tokens, self.requests, max_tokens)
+        return [(self.context_tokens, at[-1] - own + 1 + DECODE_STEPS) for own in at]
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
@@ -49,10 +62,11 @@ class SweepPlan:
     Attributes:
         coarse: prompts of one token of output, in the order of the run, repeats among them.
         decodes: batch sizes, descending: the largest is started at once, of prompts of
-            ``DECODE_PROMPT`` tokens, and after ``DECODE_STEPS`` steps of each size requests end.
+            ``decode_prompt`` tokens, and after ``DECODE_STEPS`` steps of each size requests end.
         contexts: prompts in chunks.
         kv: steady batches of ``DECODE_STEPS`` steps.
         fine: as ``coarse``, sizes M and M + 1 next to each other.
+        decode_prompt: so short that one step computes the prompts of the whole ladder.
     """
 
     coarse: tuple[int, ...]
@@ -60,6 +74,21 @@ class SweepPlan:
     contexts: tuple[ContextProbe, ...]
     kv: tuple[KvProbe, ...]
     fine: tuple[int, ...]
+    decode_prompt: int = DECODE_PROMPT
+
+    @property
+    def longest_short(self) -> int:
+        """The longest context of a request of the decode ladder."""
+        return self.decode_prompt + DECODE_STEPS * len(self.decodes)
+
+    def ladder_traffic(self) -> list[tuple[int, int]]:
+        """Return prompt and output length of each request of the decode ladder."""
+        outputs: list[int] = []
+        for turn, size in enumerate(reversed(self.decodes)):
+            # The smallest batch lasts longest.
+            steps = DECODE_STEPS * (len(self.decodes) - turn)
+            outputs += [steps + 1] * (size - len(outputs))
+        return [(self.decode_prompt, count) for count in outputs]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,6 +101,7 @@ class SweepPlan:
             contexts=tuple(ContextProbe(**each) for each in data["contexts"]),
             kv=tuple(KvProbe(**each) for each in data["kv"]),
             fine=tuple(data["fine"]),
+            decode_prompt=data["decode_prompt"],
         )
 
 
@@ -93,7 +123,7 @@ def sweep_plan(
 
     Args:
         max_tokens: the most tokens of a step.
-        max_seqs: the most requests at once.
+        max_seqs: the most requests at once, ``max_tokens`` at most.
         max_model_len: the most tokens of a request, its output included.
         capture_sizes: token counts for which there are CUDA graphs.
         kv_cache_tokens: tokens that the KV cache holds.
@@ -111,18 +141,19 @@ def sweep_plan(
     fine = _pairs(top, tile=tile, capture_sizes=capture_sizes)
     low = [pair for pair in fine if pair[1] <= 2048]
     high = [pair for pair in fine if pair[1] > 2048]
+    decodes = _batches(min(max_seqs, max_tokens), max_model_len, kv_cache_tokens)
     return SweepPlan(
         coarse=_in_rounds(coarse, rng),
-        decodes=_batches(max_seqs, max_model_len, kv_cache_tokens),
+        decodes=decodes,
         contexts=_context_probes(top, longest, limit),
         kv=tuple(
-            KvProbe(requests, context)
-            for requests, context in _KV_PROBES
-            if requests <= max_seqs
-            and requests * (context + 2 * _BLOCK) <= kv_cache_tokens
-            and context + DECODE_STEPS < max_model_len
+            probe
+            for probe in itertools.starmap(KvProbe, _KV_PROBES)
+            if probe.requests <= min(max_seqs, max_tokens)
+            and _has_room(probe, max_tokens, max_model_len, kv_cache_tokens)
         ),
         fine=_in_rounds(low, rng) + _in_rounds(high, rng),
+        decode_prompt=min(DECODE_PROMPT, max_tokens // max(decodes, default=1)),
     )
 
 
@@ -161,6 +192,36 @@ def _batches(max_seqs: int, max_model_len: int, kv_cache_tokens: int) -> tuple[i
     tokens = DECODE_PROMPT + DECODE_STEPS * len(sizes) + _BLOCK
     room = kv_cache_tokens // tokens if tokens <= max_model_len else 0
     return tuple(size for size in sizes if size <= room)
+
+
+def _has_room(probe: KvProbe, max_tokens: int, max_model_len: int, kv_cache_tokens: int) -> bool:
+    """Whether the batch fits, and contexts do not grow by half before it is steady."""
+    outputs = max(outputs for _, outputs in probe.traffic(max_tokens))
+    return (
+        outputs <= probe.context_tokens // 2
+        and probe.context_tokens + outputs <= max_model_len
+        and probe.requests * (probe.context_tokens + outputs + _BLOCK) <= kv_cache_tokens
+    )
+
+
+def _prefilled_at(prompt: int, requests: int, max_tokens: int) -> list[int]:
+    """Return in which step each of equal prompts is done, where all wait from the start.
+
+    As vLLM plans steps: who decodes is served first, one token each, and what is left of the
+    budget goes to the prompts in their order.
+    """
+    at: list[int] = []
+    step, left = 0, prompt
+    while len(at) < requests:
+        done, room = 0, max_tokens - len(at)
+        while room and len(at) + done < requests:
+            taken = min(room, left)
+            room, left = room - taken, left - taken
+            if not left:
+                done, left = done + 1, prompt
+        at += [step] * done
+        step += 1
+    return at
 
 
 def _context_probes(top: int, longest: int, limit: int) -> tuple[ContextProbe, ...]:

@@ -223,7 +223,7 @@ def simulate(
         shape.in_flight,
     )
     return Simulated(
-        _samples(traffic, scheduler.state, np.array(tokens.at_s) + shape.delivery_s),
+        _samples(traffic, scheduler.state, np.asarray(tokens.at_s), delivery_s=shape.delivery_s),
         _steps(stamps, summaries, shape.kv_blocks),
     )
 
@@ -320,26 +320,26 @@ def _run(
     return stamps[:steps], summaries[:steps]
 
 
-def _samples(traffic: Traffic, state: State, at_s: F8) -> RequestSamples:
+def _samples(traffic: Traffic, state: State, at_s: F8, *, delivery_s: float) -> RequestSamples:
     begin, end = traffic.tokens_from[:-1], traffic.tokens_from[1:]
     generated = np.array(state.generated)
     some = generated > 0
     received = begin + np.maximum(generated, 1) - 1
     gaps = np.diff(at_s)
-    owner = np.repeat(np.arange(begin.size), end - begin)
-    within = (owner[1:] == owner[:-1]) & np.isfinite(gaps)
+    within = np.isfinite(gaps)
+    within[end[:-1] - 1] = False  # From the last token of one to the first of the next.
     return RequestSamples(
         scheduled_s=traffic.arrival_s,
         sent_s=traffic.arrival_s,
-        first_token_s=np.where(some, at_s[begin], np.nan),
-        last_token_s=np.where(some, at_s[received], np.nan),
+        first_token_s=np.where(some, at_s[begin] + delivery_s, np.nan),
+        last_token_s=np.where(some, at_s[received] + delivery_s, np.nan),
         prompt_tokens=traffic.load.prompt,
         output_tokens=generated,
         expected_output_tokens=traffic.load.output,
         cached_tokens=np.maximum(np.array(state.hits), 0),
         failed=generated != traffic.load.output,
         gap_s=gaps[within],
-        gap_request=owner[1:][within],
+        gap_request=np.repeat(np.arange(begin.size), np.maximum(generated - 1, 0)),
     )
 
 

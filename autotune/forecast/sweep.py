@@ -9,7 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.forecast.calibration import Calibration
+from autotune.forecast.calibration import Calibration, has_all
+from autotune.forecast.grid import SweepPlan
 from autotune.forecast.ladder import sequence_caps, worthwhile_budgets
 from objectives.steps import Steps
 from objectives.utilization import Work, step_flops
@@ -21,7 +22,7 @@ class Calibrated:
 
     Attributes:
         steps: with one in flight, in the order of the sweep.
-        whole: whether there was time for all of its plan.
+        whole: whether all of its plan was measured.
         calibration: what the steps say.
         seconds: that it took to start the engine and to run the sweep.
     """
@@ -36,6 +37,7 @@ class Calibrated:
         cls,
         steps: Steps,
         *,
+        plan: SweepPlan,
         whole: bool,
         capture_sizes: Sequence[int],
         work: Work | None,
@@ -45,14 +47,17 @@ class Calibrated:
 
         Args:
             steps: of the sweep.
+            plan: what was to be measured.
             whole: whether there was time for all of its plan.
             capture_sizes: token counts for which there are CUDA graphs.
             work: what the model computes, None where nobody can say.
             seconds: that it took, the start of the engine included.
         """
         flops_of = None if work is None else (lambda each: step_flops(each, work))
-        calibration = Calibration.measured(steps, capture_sizes=capture_sizes, flops_of=flops_of)
-        return cls(steps, whole, calibration, seconds)
+        calibration = Calibration.measured(
+            steps, plan=plan, capture_sizes=capture_sizes, flops_of=flops_of
+        )
+        return cls(steps, whole and has_all(steps, plan), calibration, seconds)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; times in whole microseconds."""

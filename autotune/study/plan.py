@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from autotune.candidates.equivalence import Observed, equivalent_cells
 from autotune.candidates.lattice import Candidate, Lattice, cell_key
@@ -36,6 +37,19 @@ GIVEN_UP_AFTER = 2
 STARTS_SHARE = 3
 """At most one trial in so many is spent on rules of thumb."""
 
+
+class Screening(Protocol):
+    """What is asked of forecasts; see ``autotune.study.screen``."""
+
+    def pick(
+        self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]
+    ) -> Candidate | None: ...
+
+    def settled(
+        self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]
+    ) -> bool: ...
+
+
 _WITHOUT_RESULT = ("failed", "invalid", "interrupted")
 
 
@@ -52,7 +66,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Baseline, rules of thumb, search, confirmation: within a number of trials in all.
+    """Baseline, search, confirmation: within a number of trials in all.
+
+    The search follows forecasts, and ends when they expect nothing better. Where there are none,
+    or none that can be trusted, rules of thumb come first and then what the sampler chooses.
 
     Where limits can be changed on a running engine, rules of thumb and search do so. The
     baseline is then measured live too, after its own trial and at times again, and whoever
@@ -69,6 +86,7 @@ class Plan:
             answer; what was measured live before stays so.
         finalists: the cells other than the baseline that may be confirmed, the best first;
             asked in studies with live trials.
+        screen: forecasts of the cells, None where there are none.
     """
 
     trials: int
@@ -78,6 +96,7 @@ class Plan:
     finalist: Callable[[], Candidate | None]
     live: bool = False
     finalists: Callable[[], Sequence[Candidate]] = tuple
+    screen: Screening | None = None
 
     def next_step(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Return what to measure next, None when the study is complete."""
@@ -91,13 +110,23 @@ class Plan:
         if not measured(rows, self.baseline):
             return Step("baseline", self.baseline)
         if left > confirm_trials(self.trials, live=self._searches_live):
-            return (
-                self._sentinel(rows)
-                or self._start(rows)
-                or self._search(rows)
-                or self._confirm(rows)
-            )
-        return self._confirm(rows) or self._sentinel(rows) or self._search(rows)
+            return self._searching(rows)
+        return self._confirm(rows) or self._searching(rows)
+
+    def _searching(self, rows: Sequence[TrialRecord]) -> Step | None:
+        if self.settled(rows):
+            return self._confirm(rows)
+        return (
+            self._sentinel(rows)
+            or self._screened(rows)
+            or self._start(rows)
+            or self._search(rows)
+            or self._confirm(rows)
+        )
+
+    def settled(self, rows: Sequence[TrialRecord]) -> bool:
+        """Whether forecasts expect nothing better of what was not tried."""
+        return self.screen is not None and self.screen.settled(rows, self.untested(rows))
 
     @property
     def _searches_live(self) -> bool:
@@ -129,6 +158,14 @@ class Plan:
             return None
         first = first_trial(rows, self.baseline)
         return Step("sentinel", self.baseline, replicate_of=first, fidelity="live")
+
+    def _screened(self, rows: Sequence[TrialRecord]) -> Step | None:
+        if self.screen is None:
+            return None
+        candidate = self.screen.pick(rows, self.untested(rows))
+        if candidate is None:
+            return None
+        return Step("screen", candidate, fidelity=self._fidelity)
 
     def _start(self, rows: Sequence[TrialRecord]) -> Step | None:
         allowed = self.untested(rows)

@@ -45,6 +45,8 @@ class Told(Notes):
 class Idle:
     """A controller that writes down its job and runs nothing."""
 
+    settled = False
+
     jobs: ClassVar[list[Job]] = []
 
     def __init__(self, *, job: Job, **_: object) -> None:

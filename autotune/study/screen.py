@@ -1,0 +1,267 @@
+"""Which cell to measure next, by simulations of all of them and what was measured so far.
+
+The step times of the calibration are corrected by the steps of the trials, every cell of the
+lattice is simulated with them, and what is still off is learnt from the residuals. As long as
+that tells anything, the search follows it; where it does not, it says nothing and Optuna's
+sampler searches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key, integer
+from autotune.candidates.live import THRESHOLD
+from autotune.engine.protocol import EngineInfo
+from autotune.forecast.choice import Outlook, look
+from autotune.forecast.forecaster import Forecasts, forecast_cells, forecastable
+from autotune.forecast.goal import Goal
+from autotune.forecast.residuals import Corrected, correct
+from autotune.forecast.simulation import Traffic
+from autotune.forecast.step_times import StepTimes
+from autotune.simulated.shape import shape_of
+from autotune.study.costs import RATE, UTILIZATION, LoadSamples, objective_names
+from autotune.study.counted import is_restart_of
+from autotune.study.job import Job
+from autotune.study.outcomes import Yardstick
+from objectives.arrays import F8, I8
+from objectives.measurement import point_values
+from objectives.samples import RequestSamples
+from objectives.steps import Steps
+from storage.records import TrialRecord
+
+LEAST_TRUST = 0.5
+"""Probability that forecasts are of use, below which the search does without them."""
+
+SETTLED_TRUST = 0.9
+SETTLED_GAIN = 0.01
+"""What the best cell that was not measured is expected to gain, in widths of the budget, below
+which measuring on is not worth a trial; asked of forecasts that are trusted so much."""
+
+LEAST_MEASURED = 4
+"""Cells that are measured before a search may be settled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Looked:
+    """What forecasts say after some trials."""
+
+    corrected: Corrected
+    outlook: Outlook
+
+
+class Screen:
+    """Forecasts of all cells of a study, kept up to date with its trials.
+
+    What it says follows from the stored trials alone, so that a resumed study goes on the same.
+
+    Args:
+        job: with a calibration, and with knobs that the simulation knows; see ``of``.
+        yardstick: says by which budget.
+        load_samples: returns the arrays of a complete trial.
+    """
+
+    def __init__(self, job: Job, yardstick: Yardstick, load_samples: LoadSamples) -> None:
+        self._job = job
+        self._yardstick = yardstick
+        self._load_samples = load_samples
+        self._cells = job.lattice.cells()
+        self._rows_of = {cell_key(cell): row for row, cell in enumerate(self._cells)}
+        self._forecasts: tuple[tuple[int, ...], tuple[Forecasts, StepTimes]] | None = None
+        self._looked: tuple[tuple[int, ...], _Looked | None] | None = None
+
+    @classmethod
+    def of(cls, job: Job, yardstick: Yardstick, load_samples: LoadSamples) -> Screen | None:
+        """Return the screen of a job, None where nothing can be forecast."""
+        if job.calibrated is None or not forecastable(job.lattice):
+            return None
+        return cls(job, yardstick, load_samples)
+
+    def pick(
+        self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]
+    ) -> Candidate | None:
+        """Return the cell that is most worth measuring, None where forecasts have no say."""
+        looked = self._look(rows)
+        if looked is None or looked.outlook.trust < LEAST_TRUST:
+            return None
+        outlook = looked.outlook
+        able = [
+            row
+            for row, cell in enumerate(self._cells)
+            if allowed(cell) and not outlook.hopeless[row]
+        ]
+        if not able:
+            return None
+        best = max(able, key=lambda row: (outlook.improvement[row], -outlook.expected[row]))
+        return self._cells[best]
+
+    def settled(self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]) -> bool:
+        """Whether no cell that may still be tried is expected to be better by much."""
+        looked = self._look(rows)
+        if looked is None or looked.outlook.trust < SETTLED_TRUST:
+            return False
+        if len({cell_key(row.candidate) for row in _counting(rows)}) < LEAST_MEASURED:
+            return False
+        gains = [
+            float(looked.outlook.improvement[row])
+            for row, cell in enumerate(self._cells)
+            if allowed(cell)
+        ]
+        return max(gains, default=0.0) < SETTLED_GAIN
+
+    def _look(self, rows: Sequence[TrialRecord]) -> _Looked | None:
+        base = self._yardstick.baseline_metrics(rows)
+        counting = _counting(rows)
+        if base is None or not counting:
+            return None
+        # Once for each state of the study; it is asked several times.
+        state = tuple(row.number for row in [*counting, *_cut(rows)])
+        if self._looked is None or self._looked[0] != state:
+            self._looked = state, self._look_anew(rows, counting)
+        return self._looked[1]
+
+    def _look_anew(
+        self, rows: Sequence[TrialRecord], counting: Sequence[TrialRecord]
+    ) -> _Looked | None:
+        # Simulating all cells takes seconds: anew whenever the replays have doubled.
+        used = 2 ** int(math.log2(len(counting)))
+        first = next(r for r in counting if is_restart_of(r, self._job.baseline))
+        numbers = (first.number, *(row.number for row in counting[:used]))
+        if self._forecasts is None or self._forecasts[0] != numbers:
+            self._forecasts = numbers, self._forecast(first, numbers)
+        forecasts, times = self._forecasts[1]
+        measured, logs = self._measured(rows, counting, forecasts)
+        corrected = correct(
+            forecasts.logs,
+            forecasts.slopes,
+            forecasts.noise,
+            self._places,
+            measured=measured,
+            measured_logs=logs,
+            time_error=times.error,
+        )
+        budget = self._yardstick.absolute_budget(rows)
+        costs = [*objective_names(self._job.budget)[:-1], self._work]
+        goal = Goal.of(budget, forecasts.keys, costs)
+        seed = self._job.settings.seed
+        return _Looked(corrected, look(corrected, goal, measured=measured, seed=seed))
+
+    def _forecast(
+        self, baseline: TrialRecord, replays: tuple[int, ...]
+    ) -> tuple[Forecasts, StepTimes]:
+        """Return forecasts of all cells by step times that these trials have corrected."""
+        job, info = self._job, _info(baseline)
+        arrays = {number: self._load_samples(number) for number in replays}
+        shape = shape_of(info, delivery_s=_delivery_s(arrays[baseline.number]))
+        calibrated = job.calibrated
+        if calibrated is None:
+            raise ValueError("a study without step times has no forecasts")
+        ladders = job.lattice.ladders
+        times = StepTimes.fit(
+            calibrated.steps,
+            capture_sizes=info.capture_sizes,
+            max_tokens=max(map(integer, ladders[TOKENS])),
+            max_seqs=max(map(integer, ladders[SEQS])),
+        ).refined(
+            [Steps.split(each)[0] for each in arrays.values()],
+            overlapping=shape.in_flight > 1,
+        )
+        forecasts = forecast_cells(
+            self._cells,
+            Traffic.of(job.trace, shape),
+            times,
+            shape,
+            keys=self._keys,
+            measure=self._measure,
+        )
+        return forecasts, times
+
+    def _measured(
+        self,
+        rows: Sequence[TrialRecord],
+        counting: Sequence[TrialRecord],
+        forecasts: Forecasts,
+    ) -> tuple[I8, F8]:
+        """Return the rows of measured cells, and the logs of what was measured in them.
+
+        A replay that was cut short says of a limit only that it is missed by so much at least:
+        that counts where more was forecast to be kept.
+        """
+        places, logs = [], []
+        for trial in counting:
+            places.append(self._rows_of[cell_key(trial.candidate)])
+            logs.append(_logs(trial.metrics or {}, self._keys))
+        for trial in _cut(rows):
+            row = self._rows_of[cell_key(trial.candidate)]
+            bounds = _logs((trial.engine or {})["censored"]["bounds"], self._keys)
+            places.append(row)
+            logs.append(np.where(bounds > forecasts.logs[row], bounds, np.nan))
+        return np.array(places), np.array(logs).reshape(-1, len(self._keys))
+
+    def _measure(self, samples: RequestSamples) -> Mapping[str, float | None]:
+        return point_values(
+            samples,
+            self._keys,
+            classes=self._job.classes,
+            work=self._yardstick.work,
+            best_flops_per_s=self._yardstick.best_flops_per_s,
+        )
+
+    @cached_property
+    def _work(self) -> str:
+        own = self._yardstick
+        return RATE if own.work is None or own.best_flops_per_s is None else UTILIZATION
+
+    @cached_property
+    def _keys(self) -> tuple[str, ...]:
+        limits = [limit.key for limit in self._job.budget.limits]
+        names = [*limits, *objective_names(self._job.budget)[:-1], self._work]
+        return tuple(dict.fromkeys(names))
+
+    @cached_property
+    def _places(self) -> F8:
+        """Where each cell is, [cells, axes], in octaves; the step budget first."""
+        top = max(map(integer, self._job.lattice.ladders[TOKENS]))
+
+        def octaves(cell: Candidate) -> list[float]:
+            # No threshold is one that no prompt reaches.
+            threshold = integer(cell.get(THRESHOLD) or 0) or top
+            sizes = (integer(cell[TOKENS]), integer(cell[SEQS]), threshold)
+            return [math.log2(size) for size in sizes]
+
+        return np.array([octaves(cell) for cell in self._cells])
+
+
+def _info(trial: TrialRecord) -> EngineInfo:
+    engine = trial.engine or {}
+    return EngineInfo.from_json({field.name: engine[field.name] for field in fields(EngineInfo)})
+
+
+def _counting(rows: Sequence[TrialRecord]) -> list[TrialRecord]:
+    return [row for row in rows if row.state == "complete" and row.metrics is not None]
+
+
+def _cut(rows: Sequence[TrialRecord]) -> list[TrialRecord]:
+    return [row for row in rows if row.state == "infeasible" and "censored" in (row.engine or {})]
+
+
+def _logs(metrics: Mapping[str, float | None], keys: Sequence[str]) -> F8:
+    values = [metrics.get(key) for key in keys]
+    return np.array([math.log(v) if v and math.isfinite(v) else math.nan for v in values])
+
+
+def _delivery_s(arrays: Mapping[str, F8]) -> float:
+    """Return how long after the end of a step the client has its tokens, by the median."""
+    steps, requests = Steps.split(arrays)
+    first_s = requests["first_token_s"]
+    first_s = first_s[np.isfinite(first_s)]
+    before = np.searchsorted(steps.done_s, first_s) - 1
+    known = before >= 0
+    if not known.any():
+        return 0.0
+    return float(np.median(first_s[known] - steps.done_s[before[known]]))
