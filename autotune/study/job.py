@@ -76,6 +76,11 @@ class Job:
         settings = self.settings
         return load_profile(settings.engine).identity if settings.simulated else None
 
+    @property
+    def seed(self) -> int:
+        """Of prompts, sampler and draws."""
+        return self.settings.seed
+
     def engine_args(self, candidate: Candidate) -> dict[str, Any]:
         """Return what an engine is started with, which is what is exported for it."""
         return {**self.pinned, **plain_values(candidate)}

@@ -12,24 +12,28 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key, integer
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, cell_key, integer
 from autotune.candidates.live import THRESHOLD
 from autotune.engine.protocol import EngineInfo
 from autotune.forecast.choice import Outlook, look
 from autotune.forecast.forecaster import Forecasts, forecast_cells, forecastable
 from autotune.forecast.goal import Goal
 from autotune.forecast.residuals import Corrected, correct
-from autotune.forecast.simulation import Traffic
+from autotune.forecast.simulation import EngineShape, Traffic
 from autotune.forecast.step_times import StepTimes
+from autotune.forecast.sweep import Calibrated
 from autotune.simulated.shape import shape_of
 from autotune.study.costs import RATE, UTILIZATION, LoadSamples, objective_names
 from autotune.study.counted import is_restart_of
-from autotune.study.job import Job
 from autotune.study.outcomes import Yardstick
+from autotune.traffic.model import Trace
 from objectives.arrays import F8, I8
+from objectives.classes import LengthClass
+from objectives.limits import Budget
 from objectives.measurement import point_values
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
@@ -47,11 +51,47 @@ LEAST_MEASURED = 4
 """Cells that are measured before a search may be settled."""
 
 
+class Studied(Protocol):
+    """What is asked of a job, or of a study that is stored."""
+
+    @property
+    def trace(self) -> Trace: ...
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def classes(self) -> tuple[LengthClass, ...]: ...
+
+    @property
+    def baseline(self) -> Candidate: ...
+
+    @property
+    def lattice(self) -> Lattice: ...
+
+    @property
+    def calibrated(self) -> Calibrated | None: ...
+
+    @property
+    def seed(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Looked:
+class Simulations:
+    """All cells simulated, by step times that some trials have corrected."""
+
+    forecasts: Forecasts
+    times: StepTimes
+    shape: EngineShape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Looked:
     """What forecasts say after some trials."""
 
+    simulations: Simulations
     corrected: Corrected
+    goal: Goal
     outlook: Outlook
 
 
@@ -61,60 +101,61 @@ class Screen:
     What it says follows from the stored trials alone, so that a resumed study goes on the same.
 
     Args:
-        job: with a calibration, and with knobs that the simulation knows; see ``of``.
+        study: with a calibration, and with knobs that the simulation knows; see ``of``.
         yardstick: says by which budget.
         load_samples: returns the arrays of a complete trial.
     """
 
-    def __init__(self, job: Job, yardstick: Yardstick, load_samples: LoadSamples) -> None:
-        self._job = job
+    def __init__(self, study: Studied, yardstick: Yardstick, load_samples: LoadSamples) -> None:
+        self._study = study
         self._yardstick = yardstick
         self._load_samples = load_samples
-        self._cells = job.lattice.cells()
-        self._rows_of = {cell_key(cell): row for row, cell in enumerate(self._cells)}
-        self._forecasts: tuple[tuple[int, ...], tuple[Forecasts, StepTimes]] | None = None
-        self._looked: tuple[tuple[int, ...], _Looked | None] | None = None
+        self.cells = study.lattice.cells()
+        self._rows_of = {cell_key(cell): row for row, cell in enumerate(self.cells)}
+        self._forecasts: tuple[tuple[int, ...], Simulations] | None = None
+        self._looked: tuple[tuple[int, ...], Looked | None] | None = None
 
     @classmethod
-    def of(cls, job: Job, yardstick: Yardstick, load_samples: LoadSamples) -> Screen | None:
-        """Return the screen of a job, None where nothing can be forecast."""
-        if job.calibrated is None or not forecastable(job.lattice):
+    def of(cls, study: Studied, yardstick: Yardstick, load_samples: LoadSamples) -> Screen | None:
+        """Return the screen of a study, None where nothing can be forecast."""
+        if study.calibrated is None or not forecastable(study.lattice):
             return None
-        return cls(job, yardstick, load_samples)
+        return cls(study, yardstick, load_samples)
 
     def pick(
         self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]
     ) -> Candidate | None:
         """Return the cell that is most worth measuring, None where forecasts have no say."""
-        looked = self._look(rows)
+        looked = self.look(rows)
         if looked is None or looked.outlook.trust < LEAST_TRUST:
             return None
         outlook = looked.outlook
         able = [
             row
-            for row, cell in enumerate(self._cells)
+            for row, cell in enumerate(self.cells)
             if allowed(cell) and not outlook.hopeless[row]
         ]
         if not able:
             return None
         best = max(able, key=lambda row: (outlook.improvement[row], -outlook.expected[row]))
-        return self._cells[best]
+        return self.cells[best]
 
     def settled(self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]) -> bool:
         """Whether no cell that may still be tried is expected to be better by much."""
-        looked = self._look(rows)
+        looked = self.look(rows)
         if looked is None or looked.outlook.trust < SETTLED_TRUST:
             return False
         if len({cell_key(row.candidate) for row in _counting(rows)}) < LEAST_MEASURED:
             return False
         gains = [
             float(looked.outlook.improvement[row])
-            for row, cell in enumerate(self._cells)
+            for row, cell in enumerate(self.cells)
             if allowed(cell)
         ]
         return max(gains, default=0.0) < SETTLED_GAIN
 
-    def _look(self, rows: Sequence[TrialRecord]) -> _Looked | None:
+    def look(self, rows: Sequence[TrialRecord]) -> Looked | None:
+        """Return what forecasts say by now, None before the baseline was measured."""
         base = self._yardstick.baseline_metrics(rows)
         counting = _counting(rows)
         if base is None or not counting:
@@ -127,14 +168,15 @@ class Screen:
 
     def _look_anew(
         self, rows: Sequence[TrialRecord], counting: Sequence[TrialRecord]
-    ) -> _Looked | None:
+    ) -> Looked | None:
         # Simulating all cells takes seconds: anew whenever the replays have doubled.
         used = 2 ** int(math.log2(len(counting)))
-        first = next(r for r in counting if is_restart_of(r, self._job.baseline))
+        first = next(r for r in counting if is_restart_of(r, self._study.baseline))
         numbers = (first.number, *(row.number for row in counting[:used]))
         if self._forecasts is None or self._forecasts[0] != numbers:
             self._forecasts = numbers, self._forecast(first, numbers)
-        forecasts, times = self._forecasts[1]
+        simulations = self._forecasts[1]
+        forecasts = simulations.forecasts
         measured, logs = self._measured(rows, counting, forecasts)
         corrected = correct(
             forecasts.logs,
@@ -143,25 +185,23 @@ class Screen:
             self._places,
             measured=measured,
             measured_logs=logs,
-            time_error=times.error,
+            time_error=simulations.times.error,
         )
         budget = self._yardstick.absolute_budget(rows)
-        costs = [*objective_names(self._job.budget)[:-1], self._work]
+        costs = [*objective_names(self._study.budget)[:-1], self._work]
         goal = Goal.of(budget, forecasts.keys, costs)
-        seed = self._job.settings.seed
-        return _Looked(corrected, look(corrected, goal, measured=measured, seed=seed))
+        seed = self._study.seed
+        outlook = look(corrected, goal, measured=measured, seed=seed)
+        return Looked(simulations, corrected, goal, outlook)
 
-    def _forecast(
-        self, baseline: TrialRecord, replays: tuple[int, ...]
-    ) -> tuple[Forecasts, StepTimes]:
-        """Return forecasts of all cells by step times that these trials have corrected."""
-        job, info = self._job, _info(baseline)
+    def _forecast(self, baseline: TrialRecord, replays: tuple[int, ...]) -> Simulations:
+        study, info = self._study, _info(baseline)
         arrays = {number: self._load_samples(number) for number in replays}
         shape = shape_of(info, delivery_s=_delivery_s(arrays[baseline.number]))
-        calibrated = job.calibrated
+        calibrated = study.calibrated
         if calibrated is None:
             raise ValueError("a study without step times has no forecasts")
-        ladders = job.lattice.ladders
+        ladders = study.lattice.ladders
         times = StepTimes.fit(
             calibrated.steps,
             capture_sizes=info.capture_sizes,
@@ -172,14 +212,14 @@ class Screen:
             overlapping=shape.in_flight > 1,
         )
         forecasts = forecast_cells(
-            self._cells,
-            Traffic.of(job.trace, shape),
+            self.cells,
+            Traffic.of(study.trace, shape),
             times,
             shape,
-            keys=self._keys,
-            measure=self._measure,
+            keys=self.keys,
+            measure=self.measure,
         )
-        return forecasts, times
+        return Simulations(forecasts, times, shape)
 
     def _measured(
         self,
@@ -195,19 +235,20 @@ class Screen:
         places, logs = [], []
         for trial in counting:
             places.append(self._rows_of[cell_key(trial.candidate)])
-            logs.append(_logs(trial.metrics or {}, self._keys))
+            logs.append(_logs(trial.metrics or {}, self.keys))
         for trial in _cut(rows):
             row = self._rows_of[cell_key(trial.candidate)]
-            bounds = _logs((trial.engine or {})["censored"]["bounds"], self._keys)
+            bounds = _logs((trial.engine or {})["censored"]["bounds"], self.keys)
             places.append(row)
             logs.append(np.where(bounds > forecasts.logs[row], bounds, np.nan))
-        return np.array(places), np.array(logs).reshape(-1, len(self._keys))
+        return np.array(places), np.array(logs).reshape(-1, len(self.keys))
 
-    def _measure(self, samples: RequestSamples) -> Mapping[str, float | None]:
+    def measure(self, samples: RequestSamples) -> Mapping[str, float | None]:
+        """Return the metrics that are forecast."""
         return point_values(
             samples,
-            self._keys,
-            classes=self._job.classes,
+            self.keys,
+            classes=self._study.classes,
             work=self._yardstick.work,
             best_flops_per_s=self._yardstick.best_flops_per_s,
         )
@@ -218,15 +259,16 @@ class Screen:
         return RATE if own.work is None or own.best_flops_per_s is None else UTILIZATION
 
     @cached_property
-    def _keys(self) -> tuple[str, ...]:
-        limits = [limit.key for limit in self._job.budget.limits]
-        names = [*limits, *objective_names(self._job.budget)[:-1], self._work]
+    def keys(self) -> tuple[str, ...]:
+        """The metrics that are forecast: those with limits, and those that are scored."""
+        limits = [limit.key for limit in self._study.budget.limits]
+        names = [*limits, *objective_names(self._study.budget)[:-1], self._work]
         return tuple(dict.fromkeys(names))
 
     @cached_property
     def _places(self) -> F8:
         """Where each cell is, [cells, axes], in octaves; the step budget first."""
-        top = max(map(integer, self._job.lattice.ladders[TOKENS]))
+        top = max(map(integer, self._study.lattice.ladders[TOKENS]))
 
         def octaves(cell: Candidate) -> list[float]:
             # No threshold is one that no prompt reaches.
@@ -234,7 +276,7 @@ class Screen:
             sizes = (integer(cell[TOKENS]), integer(cell[SEQS]), threshold)
             return [math.log2(size) for size in sizes]
 
-        return np.array([octaves(cell) for cell in self._cells])
+        return np.array([octaves(cell) for cell in self.cells])
 
 
 def _info(trial: TrialRecord) -> EngineInfo:
