@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autotune.cli.tables import at_least, duration, limits, plain_line, written
+from autotune.cli.tables import duration, limits, plain_line, written
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
@@ -29,27 +29,27 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
     for name, values in plan["off_tile"].items():
         yield f"off the tile, as the baseline has it: {name} {_listed(values)}"
     yield f"candidates: {plan['cells']}; trials: {plan['trials']}, repeats among them"
-    if plan["live"]:
-        yield _starts(plan["trials"], plan["engine_starts"], plan["restarted_knobs"])
+    if "simulated" not in plan:
+        yield _starts(plan)
     yield (
-        f"time: at least {at_least(3600 * plan['replay_hours_at_least'])}; "
-        "engine starts and stops come on top"
+        f"time: about {duration(3600 * plan['replay_hours_at_least'])} of warm-up and replays, "
+        "less where some are cut short; engine starts and stops come on top"
     )
     yield from plan["notes"]
     yield f"vLLM {plan['vllm_version']} on {plan['device']}"
 
 
-def _starts(trials: int, starts: int, knobs: Sequence[str]) -> str:
-    if starts == trials:
-        return "engines: each trial starts one, as so few trials leave none to confirm others by"
-    if knobs:
-        return (
-            f"engines: at least {starts} trials start one, the first, those that decide, and each "
-            f"that changes {' or '.join(knobs)}; the others change the limits of one that runs"
-        )
+def _starts(plan: Mapping[str, Any]) -> str:
+    """Say how many engines start, those that are no trial's own included."""
+    starts, live, knobs = plan["engine_starts"], plan["live_trials"], plan["restarted_knobs"]
+    if not live:
+        more = "" if starts == plan["trials"] else ", and one for the calibration"
+        return f"engines: {starts} start, one for each trial{more}"
+    least = "at least " if knobs else ""
+    further = f", and one for each trial that changes {' or '.join(knobs)}" if knobs else ""
     return (
-        f"engines: {starts} trials start one, the first and those that decide; {trials - starts} "
-        "change the limits of one that runs"
+        f"engines: {least}{starts} start in all, from the calibration to the trials that decide"
+        f"{further}; {live} trials change the limits of one that runs"
     )
 
 

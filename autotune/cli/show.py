@@ -50,7 +50,7 @@ def show(
         state_line,
         study_verdict,
     )
-    from autotune.study.view import calibration_of, load_view, shown_verdict
+    from autotune.study.view import load_view, shown_verdict
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -68,7 +68,7 @@ def show(
     elif view.judgement is None:
         typer.echo(f"Study {plain_line(view.study.name)!r} has no finished trial yet.")
     else:
-        calibrated = calibration_lines(calibration_of(view.study))
+        calibrated = calibration_lines(view.study)
         lines = study_verdict(view)
         simulated = simulation_lines(view.study)
         lines = [*simulated, *calibrated, *lines, *forecast_lines(view.study)]

@@ -15,7 +15,6 @@ PIPED_WIDTH = 120
 """Columns where the output is no terminal and COLUMNS does not say otherwise."""
 
 _SECONDS_UP_TO = 100
-_EXACT_MINUTES_UP_TO = 10
 _MINUTES_UP_TO = 100
 _LIST_SHOWN = 8
 
@@ -47,15 +46,6 @@ def duration(seconds: float) -> str:
     if minutes < _MINUTES_UP_TO:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def at_least(seconds: float) -> str:
-    """Return a lower bound as people say it, never rounded up: ``44 s``, ``5 min 52 s``."""
-    whole = math.floor(seconds)
-    if whole < _SECONDS_UP_TO:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < _EXACT_MINUTES_UP_TO else duration(60 * minutes)
 
 
 def joined(parts: Sequence[str]) -> str:

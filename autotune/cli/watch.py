@@ -19,8 +19,9 @@ from rich.text import Text
 
 from autotune.cli.files import TolerantStream
 from autotune.cli.signals import shown_by
-from autotune.cli.tables import at_least, console, duration, limits
+from autotune.cli.tables import console, duration, limits
 from autotune.cli.trial_table import TrialTable
+from autotune.cli.words import calibration_lines
 from autotune.study.eta import PARTS, pace
 from autotune.study.plan import finished_trials, live_given_up, live_to_come
 from autotune.study.view import absolute_budget, simulated_by
@@ -30,13 +31,14 @@ HEARTBEAT_S = 60.0
 """How often a trial that runs gives a sign of life where there is no terminal."""
 
 _PARTS = {
-    "wait": "waits until a slow spell is over",
+    "wait": "waits",
     "start": "engine starts",
     "calibrate": "calibration",
     "warmup": "warm-up",
     "replay": "replay",
     "stop": "engine stops",
 }
+_UNTIL = {"wait": ", until a slow spell is over"}
 _COUNTED = {"warmup": "requests", "replay": "requests", "calibrate": "steps"}
 """What is counted in the parts of which that can be said."""
 _REPEATS = ("confirm", "sentinel")
@@ -77,7 +79,7 @@ class _Study:
         )
         if expected.measured:
             return f"about {duration(left_s)} left"
-        return f"at least {at_least(left_s)} left"
+        return f"about {duration(left_s)} and engine starts left"
 
     def row(self, trial: TrialRecord) -> list[str]:
         return self.table.row(trial, absolute_budget(self.record, self.trials))
@@ -85,7 +87,10 @@ class _Study:
 
 @dataclass(slots=True)
 class _Running:
-    """What runs now; ``left`` says how long the rest takes, '' where nobody knows."""
+    """What runs now; ``left`` says how long the rest takes, '' where nobody knows.
+
+    ``round`` counts the passes of a warm-up, from 1.
+    """
 
     label: str
     since_s: float
@@ -93,13 +98,23 @@ class _Running:
     part: str = "start"
     done: int = 0
     total: int | None = None
+    round: int = 1
+
+    def take(self, part: str, done: int, total: int, now_s: float) -> None:
+        """Take note of how far it is; where fewer are done than before, another pass began."""
+        if self.part != part:
+            self.part, self.since_s, self.round = part, now_s, 1
+        elif done < self.done:
+            self.round += 1
+        self.done, self.total = done, total
 
     @property
     def count(self) -> str:
         """How many requests or steps are done, '' where there are none."""
         if self.total is None or self.part not in _COUNTED:
             return ""
-        return f"{self.done} of {self.total} {_COUNTED[self.part]}"
+        of_pass = f" of pass {self.round}" if self.round > 1 else ""
+        return f"{self.done} of {self.total} {_COUNTED[self.part]}{of_pass}"
 
 
 class ScreenWatcher:
@@ -154,6 +169,8 @@ class ScreenWatcher:
             replace(row, state="interrupted") if row.state == "running" else row for row in trials
         ]
         self._study = _Study(study, ended, table)
+        for line in () if trials else calibration_lines(study):
+            self.say(f"{line} autotune show says it again.")
 
     def begun(self, row: TrialRecord, position: int, total: int) -> None:
         study = self._opened()
@@ -185,9 +202,7 @@ class ScreenWatcher:
         if running is None:
             # A replay on its own, which nobody announced.
             running = self._running = _Running("", self._clock())
-        if running.part != body["stage"]:
-            running.part, running.since_s = body["stage"], self._clock()
-        running.done, running.total = body["done"], body["total"]
+        running.take(body["stage"], body["done"], body["total"], self._clock())
 
     def finished(self, row: TrialRecord) -> None:
         self._running = None
@@ -218,6 +233,7 @@ class ScreenWatcher:
         part = _PARTS[running.part]
         if elapsed_s >= 1.0:
             part += f" for {duration(elapsed_s)}"
+        part += _UNTIL.get(running.part, "")
         return "; ".join(
             filter(None, [part, running.count, running.left(running.part, elapsed_s)])
         )
@@ -232,7 +248,9 @@ class ScreenWatcher:
         elapsed_s = self._clock() - running.since_s
         whole = " · ".join(filter(None, [running.label, running.left(running.part, elapsed_s)]))
         bar = Table.grid(padding=(0, 1))
-        cells: list[Text | ProgressBar] = [Text(f"· {_PARTS[running.part]}")]
+        cells: list[Text | ProgressBar] = [
+            Text(f"· {_PARTS[running.part]}{_UNTIL.get(running.part, '')}")
+        ]
         if self._console.width >= _ROOM_FOR_A_BAR:
             total = running.total
             cells.append(ProgressBar(total, running.done, width=_BAR_WIDTH, pulse=not total))

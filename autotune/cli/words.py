@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.candidates.lattice import SEQS, TOKENS, half_octaves
 from autotune.cli.advice import held_back, next_lines, upper_bound
 from autotune.cli.caveats import caveat_lines
 from autotune.cli.certainty import certainty_lines, gain_text, largest_spread
@@ -16,6 +17,7 @@ from autotune.cli.tables import duration, figure, joined, limits, plain_line
 from autotune.study.costs import WORK_COST
 from autotune.study.counted import censored
 from autotune.study.plan import finished_trials
+from autotune.study.view import calibration_of
 from objectives.budget import margins
 from objectives.statistics import requests_needed
 
@@ -115,15 +117,12 @@ def state_line(view: StudyView) -> str:
     )
 
 
-def calibration_lines(calibration: Calibration | None) -> list[str]:
-    """Return what a study's calibration found; nothing without one."""
+def calibration_lines(study: StudyRecord) -> list[str]:
+    """Return what a study's calibration found, and made of its ladders; nothing without one."""
+    calibration = calibration_of(study)
     if calibration is None:
         return []
-    points, limit, best = (
-        calibration.points,
-        calibration.capture_limit,
-        calibration.best_flops_per_s,
-    )
+    points, limit = calibration.points, calibration.capture_limit
     parts = [
         f"{len(points)} step sizes up to {points[-1].tokens} tokens"
         if points
@@ -133,11 +132,30 @@ def calibration_lines(calibration: Calibration | None) -> list[str]:
         jumps = [e.jump_ratio for e in calibration.edges if e.kind == "capture"]
         beyond = f", one token more takes {100 * jumps[0]:.0f} % longer" if jumps else ""
         parts.append(f"CUDA graphs up to {limit} tokens{beyond}")
+    if others := [str(e.from_tokens) for e in calibration.edges if e.kind != "capture"]:
+        parts.append(f"{'edge' if len(others) == 1 else 'edges'} at {joined(others)} tokens")
     quantum, best = calibration.quantum, calibration.best_flops_per_s
     parts.append("no quantum stands out" if quantum is None else f"quantum {quantum} tokens")
     unknown = "work is not counted, so tokens are scored"
     parts.append(unknown if best is None else f"best {best / 1e12:.3g} TFLOP/s")
+    parts.append(_ladders(calibration, study.fingerprint))
+    if not study.spec["calibration"].get("whole", True):
+        parts.append("the time was up before all was measured")
     return [f"Calibration: {'; '.join(parts)}."]
+
+
+def _ladders(calibration: Calibration, fingerprint: Mapping[str, Any]) -> str:
+    """Say which rungs are there because of what was measured."""
+    called_for = {*(edge.from_tokens for edge in calibration.edges), *calibration.capture_sizes}
+    moved = []
+    for name in (TOKENS, SEQS):
+        off_tile = fingerprint["off_tile"].get(name, ())
+        ladder = [rung for rung in fingerprint["ladders"][name] if rung not in off_tile]
+        tile = math.gcd(*ladder)
+        plain = half_octaves(tile, tile, max(ladder, default=0)) if tile else []
+        rungs = [str(rung) for rung in ladder if rung in called_for and rung not in plain]
+        moved += [f"{name} {joined(rungs)}"] if rungs else []
+    return f"rungs made of it: {', '.join(moved)}" if moved else "the ladders are the plain ones"
 
 
 def _lines(judgement: Judgement, cut: bool) -> Iterator[str]:

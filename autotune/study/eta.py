@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autotune.study.replays import FIRST_WARMUP_S
 from storage.records import TrialRecord
 
 PARTS = ("start", "warmup", "replay", "stop")
@@ -17,7 +18,8 @@ class Pace:
 
     Attributes:
         seconds: by part, one of ``PARTS``, of a trial that starts an engine.
-        measured: False before any trial has told; the seconds are a lower bound then.
+        measured: False before any trial has told; the seconds are those of windows and warm-ups
+            then, without engine starts.
         live_seconds: the same of one that changes the limits of an engine that runs, where it is
             known; else that one has no start or stop, and the rest in common with the others.
     """
@@ -65,17 +67,20 @@ def pace(trials: Sequence[TrialRecord], *, window_s: float, warmup_s: float) -> 
 
     The mean, since many trials together take that many times it, slow ones included. Before
     any was timed, and for a part that none has a time of, it is what the window takes by
-    itself: a replay lasts at least as long as its window, a warm-up as long as its share. A
-    live trial has no start or stop of its own, unless it says so.
+    itself: a replay that is not cut short lasts at least as long as its window, a pass of the
+    warm-up as long as its share. An engine that was just started gets two passes at least, the
+    first one longer; a live trial one, and no start or stop of its own, unless it says so.
     """
-    least = {"start": 0.0, "warmup": min(warmup_s, window_s), "replay": window_s, "stop": 0.0}
+    again_s = min(warmup_s, window_s)
+    first_s = min(max(warmup_s, FIRST_WARMUP_S), window_s) if warmup_s else 0.0
+    least = {"start": 0.0, "warmup": first_s + again_s, "replay": window_s, "stop": 0.0}
     restarts = [t.timings for t in trials if t.timings and t.fidelity != "live"]
     lives = [t.timings for t in trials if t.timings and t.fidelity == "live"]
     whole = [{"start_s": 0.0, "stop_s": 0.0, **_known(each)} for each in lives]
     return Pace(
         {**least, **_means(restarts)},
         measured=bool(restarts or lives),
-        live_seconds=_means(whole),
+        live_seconds=_means(whole) if whole else {"warmup": again_s},
     )
 
 

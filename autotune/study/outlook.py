@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from autotune.candidates.lattice import plain_values
+from autotune.candidates.live import LIVE_LIMITS
 from autotune.candidates.starts import starting_points
-from autotune.engine.live import LIVE_LIMITS
+from autotune.study.eta import pace
 from autotune.study.job import Job
-from autotune.study.plan import engine_starts
+from autotune.study.plan import CONFIRM_FROM, engine_starts, live_to_come
 from autotune.traffic.model import Trace
 from objectives.classes import LengthClass, class_mask, classes_text
 from objectives.limits import Limit
@@ -40,7 +41,8 @@ def outlook(job: Job) -> dict[str, Any]:
         "cells": len(job.lattice.cells()),
         "trials": job.settings.trials,
         "live": job.live,
-        "engine_starts": engine_starts(job.settings.trials, live=job.live),
+        "live_trials": _live_trials(job),
+        "engine_starts": _engine_starts(job),
         "restarted_knobs": sorted(set(job.lattice.ladders) - set(LIVE_LIMITS)),
         "replay_hours_at_least": _replay_hours(job),
         "vllm_version": job.info.vllm_version,
@@ -49,10 +51,31 @@ def outlook(job: Job) -> dict[str, Any]:
 
 
 def _replay_hours(job: Job) -> float:
-    """Return what windows and warm-ups take by themselves, rounded down."""
-    window_s = job.trace.duration_s
-    trial_s = window_s + min(job.settings.warmup_s, window_s)
-    return math.floor(job.settings.trials * trial_s / 3600 * 1e4) / 1e4
+    """Return what whole windows and warm-ups take by themselves, rounded down."""
+    settings = job.settings
+    expected = pace([], window_s=job.trace.duration_s, warmup_s=settings.warmup_s)
+    later = live_to_come([], settings.trials, live=job.live)
+    return math.floor(expected.left_s(settings.trials, live_later=later) / 3600 * 1e4) / 1e4
+
+
+def _live_trials(job: Job) -> int:
+    """Return how many trials change the limits of an engine that runs, if none is repeated."""
+    return job.settings.trials - engine_starts(job.settings.trials, live=job.live)
+
+
+def _engine_starts(job: Job) -> int:
+    """Return how many engines start in all, if nothing has to be repeated.
+
+    Calibration, baseline and live trials share one where the baseline has the largest limits;
+    else each of them, as far as there are any, starts its own.
+    """
+    settings = job.settings
+    restarts = settings.trials - _live_trials(job)
+    if job.envelope(job.baseline) == job.engine_args(job.baseline):
+        return restarts
+    may_measure = settings.trials >= CONFIRM_FROM and job.info.live_obstacle is None
+    calibrated = job.calibrated is not None or (may_measure and settings.calibrate)
+    return restarts + calibrated + (_live_trials(job) > 0)
 
 
 def too_few_requests_for(job: Job) -> list[dict[str, Any]]:

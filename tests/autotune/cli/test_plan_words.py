@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,26 +26,44 @@ def test_a_plan_in_sentences() -> None:
         "max_num_batched_tokens, 8 values: 128, 256, 384, 512, 768, 1024, 1536, 2048",
         "max_num_seqs, 1 value: 64",
         "candidates: 8; trials: 8, repeats among them",
-        "time: at least 39 s; engine starts and stops come on top",
+        "engines: 8 start, one for each trial",
+        (
+            "time: about 71 s of warm-up and replays, less where some are cut short; engine "
+            "starts and stops come on top"
+        ),
         "vLLM 0.32.0 on scripted",
     ]
 
 
 @pytest.mark.parametrize(
-    ("trials", "line"),
+    ("changes", "line"),
     [
         (
-            12,
+            {},
             (
-                "engines: 7 trials start one, the first and those that decide; 5 change the "
-                "limits of one that runs"
+                "engines: 9 start in all, from the calibration to the trials that decide; 5 "
+                "trials change the limits of one that runs"
             ),
         ),
         (
-            5,
-            "engines: each trial starts one, as so few trials leave none to confirm others by",
+            {"restarted_knobs": ["block_size", "dtype"]},
+            (
+                "engines: at least 9 start in all, from the calibration to the trials that "
+                "decide, and one for each trial that changes block_size or dtype; 5 trials "
+                "change the limits of one that runs"
+            ),
+        ),
+        (
+            {"live_trials": 0, "engine_starts": 13},
+            "engines: 13 start, one for each trial, and one for the calibration",
         ),
     ],
 )
-def test_how_many_engines_start_where_limits_can_change(trials: int, line: str) -> None:
-    assert line in plan_lines(outlook(replace(job_of(trials=trials), live=True)))
+def test_how_many_engines_start(changes: dict[str, Any], line: str) -> None:
+    plan = {**outlook(job_of(trials=12)), "live_trials": 5, "engine_starts": 9, **changes}
+    assert line in plan_lines(plan)
+
+
+def test_a_simulation_starts_none() -> None:
+    plan = {**outlook(job_of()), "simulated": "cpu"}
+    assert [line for line in plan_lines(plan) if line.startswith("engines")] == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.cli.tables import at_least, console, duration, figure, limits, plain_line, written
+from autotune.cli.tables import console, duration, figure, limits, plain_line, written
 
 
 @pytest.mark.parametrize(
@@ -31,22 +31,6 @@ def test_figures(value: float | None, digits: int, text: str) -> None:
 )
 def test_times_as_people_say_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.9, "0 s"),
-        (43.98, "43 s"),
-        (99.9, "99 s"),
-        (351.8, "5 min 51 s"),
-        (1055.0, "17 min"),
-        (5999.0, "99 min"),
-        (6059.0, "1 h 40 min"),
-    ],
-)
-def test_a_lower_bound_is_never_rounded_up(seconds: float, text: str) -> None:
-    assert at_least(seconds) == text
 
 
 def test_candidates_in_few_characters() -> None:

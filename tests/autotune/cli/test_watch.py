@@ -11,7 +11,7 @@ import pytest
 from autotune.cli.signals import Interrupted, raised_signals
 from autotune.cli.watch import Heartbeat, ScreenWatcher
 from storage.records import TrialRecord
-from tests.autotune.study.records import limits, record, study_record
+from tests.autotune.study.records import limits, record, study_record, with_best
 
 METRICS = {"ttft_p95": 120.04, "tpot_p95": 9.5, "itl_p99": None, "tokens_per_busy_s": 900.0}
 TIMINGS = {"start_s": 20.0, "warmup_s": 10.0, "replay_s": 60.0, "stop_s": None}
@@ -71,7 +71,7 @@ def test_a_pipe_gets_a_line_at_each_end_of_a_trial(capsys: pytest.CaptureFixture
     assert table[0].split()[:3] == ["trial", "phase", "tokens/seqs"]
     assert table[1].split() == ["ms", "ms", "ms", "tok/s"]
     assert first == (
-        "trial 0 (1 of 8) baseline 512/64: starting an engine; at least 8 min 8 s left"
+        "trial 0 (1 of 8) baseline 512/64: starting an engine; about 12 min and engine starts left"
     )
     assert row == (
         "    0   baseline       512/64     120.0       9.5         -      900  met     balanced"
@@ -177,8 +177,40 @@ def test_what_comes_before_a_start_is_no_part_of_the_time_left(
         clock.now_s += 15
         watcher.beat()
     waiting = lines_of(capsys)[-1]
-    assert ": waits until a slow spell is over for 15 s; about " in waiting
+    assert ": waits for 15 s, until a slow spell is over; about " in waiting
     assert waiting.endswith(" left")
+
+
+def test_each_pass_of_a_warm_up_is_counted_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    warming = {"stage": "warmup", "total": 55}
+    with ScreenWatcher(clock=clock) as watcher:
+        for done in (10, 55, 20):
+            watcher.progress({**warming, "done": done})
+            clock.now_s += 16
+            watcher.beat()
+        watcher.progress({**REPLAY, "done": 0})
+        watcher.beat()
+    assert lines_of(capsys) == [
+        "warm-up for 16 s; 10 of 55 requests",
+        "warm-up for 32 s; 55 of 55 requests",
+        "warm-up for 48 s; 20 of 55 requests of pass 2",
+        "replay; 0 of 9 requests",
+    ]
+
+
+def test_what_a_calibration_found_is_said_when_its_study_opens(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    calibrated = study_record(calibration=with_best(6e14))
+    with ScreenWatcher() as watcher:
+        watcher.opened(calibrated, [])
+        (said,) = lines_of(capsys)
+        watcher.opened(calibrated, [measured()])
+        watcher.opened(study_record(), [])
+    assert said.startswith("Calibration: 3 step sizes up to 513 tokens; CUDA graphs up to 512")
+    assert said.endswith("the ladders are the plain ones. autotune show says it again.")
+    assert lines_of(capsys) == []
 
 
 def test_a_terminal_gets_the_trial_and_the_whole_study(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +223,7 @@ def test_a_terminal_gets_the_trial_and_the_whole_study(monkeypatch: pytest.Monke
         watcher._live.refresh()
         watcher.finished(measured())
     shown = terminal.getvalue()
-    assert "trial 0 (1 of 8) search 512/64 · at least 8 min 8 s left" in shown
+    assert "trial 0 (1 of 8) search 512/64 · about 12 min and engine starts left" in shown
     assert "· engine starts" in shown
     assert "· replay" in shown
     assert "3 of 9 requests" in shown

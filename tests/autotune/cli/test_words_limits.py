@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.cli.words import calibration_lines, state_line, time_line, verdict_lines
+from autotune.forecast.edges import Edge
 from autotune.study.view import StudyView
 from objectives.knee import TradeOff
 from objectives.limits import Budget, parse_budget
@@ -229,5 +231,26 @@ def test_a_study_may_have_more_trials_than_were_asked_for() -> None:
 )
 def test_a_calibration_in_one_line(changes: dict[str, Any], said: str) -> None:
     calibration = replace(with_best(6.12e14), **changes)
-    assert calibration_lines(calibration) == [f"Calibration: {said}."]
-    assert calibration_lines(None) == []
+    study = study_record(calibration=calibration)
+    assert calibration_lines(study) == [f"Calibration: {said}; the ladders are the plain ones."]
+    assert calibration_lines(study_record()) == []
+
+
+def test_a_calibration_that_moves_rungs_and_was_cut_short() -> None:
+    edges = tuple(Edge(size, size + 1, 0.9, 0.1, "tile") for size in (640, 1152, 1280))
+    calibration = replace(with_best(6e14), edges=edges, capture_sizes=(8, 40), quantum=None)
+    study = study_record(calibration=calibration)
+    ladders = {TOKENS: [128, 256, 512, 640, 1024, 1152, 2048], SEQS: [8, 16, 40, 64]}
+    study = replace(
+        study,
+        fingerprint={**study.fingerprint, "ladders": ladders, "off_tile": {TOKENS: [1152]}},
+        spec={**study.spec, "calibration": {**study.spec["calibration"], "whole": False}},
+    )
+    assert calibration_lines(study) == [
+        (
+            "Calibration: 3 step sizes up to 513 tokens; CUDA graphs up to 40 tokens; edges at "
+            "640, 1152 and 1280 tokens; no quantum stands out; best 600 TFLOP/s; rungs made of "
+            "it: max_num_batched_tokens 640, max_num_seqs 40; the time was up before all was "
+            "measured."
+        )
+    ]

@@ -10,14 +10,21 @@ from tests.autotune.study.records import record
 TIMINGS = {"start_s": 20.0, "warmup_s": 10.0, "replay_s": 60.0, "stop_s": 2.0}
 
 
-def test_before_any_trial_the_window_is_a_lower_bound() -> None:
+def test_before_any_trial_windows_and_warm_ups_count() -> None:
+    """An engine that was just started has a pass of 30 s, and one more; a live trial has one."""
     least = pace([record(0, state="failed")], window_s=600.0, warmup_s=10.0)
-    assert least == Pace({"start": 0.0, "warmup": 10.0, "replay": 600.0, "stop": 0.0}, False)
-    assert least.left_s(3) == 3 * 610.0
+    seconds = {"start": 0.0, "warmup": 40.0, "replay": 600.0, "stop": 0.0}
+    assert least == Pace(seconds, False, {"warmup": 10.0})
+    assert least.left_s(3) == 3 * 640.0
+    assert least.left_s(3, live_later=2) == 640.0 + 2 * 610.0
+
+
+def test_without_a_warm_up_there_is_none() -> None:
+    assert pace([], window_s=600.0, warmup_s=0.0).left_s(2, live_later=1) == 1200.0
 
 
 def test_a_warm_up_is_no_longer_than_its_window() -> None:
-    assert pace([], window_s=4.0, warmup_s=10.0).seconds["warmup"] == 4.0
+    assert pace([], window_s=4.0, warmup_s=10.0).seconds["warmup"] == 2 * 4.0
 
 
 def test_the_mean_of_each_part_counts() -> None:
@@ -98,6 +105,7 @@ def test_live_trials_have_a_pace_of_their_own() -> None:
     assert measured.left_s(3, part="replay", elapsed_s=2.0, live=True, live_later=1) == 232.0
 
 
-def test_before_any_live_trial_it_saves_start_and_stop() -> None:
-    measured = pace([record(0, timings=TIMINGS)], window_s=60.0, warmup_s=10.0)
+def test_before_any_live_trial_it_saves_start_and_stop_and_the_first_pass() -> None:
+    rows = [record(0, timings={**TIMINGS, "warmup_s": 45.0})]
+    measured = pace(rows, window_s=60.0, warmup_s=10.0)
     assert measured.left_s(2, live=True, live_later=1) == 2 * 70.0

@@ -3,7 +3,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.study.job import Job
 from autotune.study.outlook import outlook
 from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace, TraceRequest
@@ -25,15 +28,44 @@ def test_the_plan_of_a_job() -> None:
     assert (plan["too_long"], plan["too_long_requests"]) == ("error", 0)
 
 
-def test_live_trials_start_no_engine() -> None:
-    plan = outlook(replace(job_of(trials=12), live=True))
-    assert (plan["live"], plan["engine_starts"]) == (True, 7)
+def wider(job: Job) -> Job:
+    """The same, with ladders that go beyond the baseline."""
+    ladders = {**job.lattice.ladders, TOKENS: (2048, 4096)}
+    return replace(job, lattice=replace(job.lattice, ladders=ladders))
 
 
-def test_the_time_is_a_lower_bound() -> None:
+@pytest.mark.parametrize(
+    ("live", "trials", "calibrate", "starts"),
+    [
+        (True, 12, True, 9),
+        (True, 12, False, 8),
+        (True, 6, True, 5),
+        (False, 12, True, 13),
+        (False, 12, False, 12),
+        (False, 5, True, 5),
+    ],
+)
+def test_every_engine_counts(live: bool, trials: int, calibrate: bool, starts: int) -> None:
+    """Calibration, baseline and live trials, as far as there are any, each start their own."""
+    job = replace(job_of(trials=trials, calibrate=calibrate), live=live)
+    plan = outlook(wider(job))
+    assert (plan["live"], plan["engine_starts"]) == (live, starts)
+    lives = {12: 5, 6: 3}[trials] if live else 0
+    assert plan["live_trials"] == lives
+    shared = outlook(job)
+    assert (shared["engine_starts"], shared["live_trials"]) == (trials - lives, lives)
+
+
+def test_where_limits_cannot_be_changed_nothing_is_calibrated() -> None:
+    job = wider(job_of(trials=12))
+    held = replace(job, info=replace(job.info, live_obstacle="scheduler_cls is given"))
+    assert [outlook(each)["engine_starts"] for each in (job, held)] == [13, 12]
+
+
+def test_the_time_is_that_of_windows_and_warm_ups() -> None:
     job = job_of(trials=3)
     window_s = job.trace.duration_s
-    for warmup_s, trial_s in ((1.5, window_s + 1.5), (9999.0, 2 * window_s)):
+    for warmup_s, trial_s in ((0.0, window_s), (1.5, 2 * window_s + 1.5), (99.0, 3 * window_s)):
         settings = job.settings.model_copy(update={"warmup_s": warmup_s})
         hours = outlook(replace(job, settings=settings))["replay_hours_at_least"]
         assert 3 * trial_s - 0.5 < 3600 * hours <= 3 * trial_s

@@ -146,6 +146,14 @@ def test_a_repetition_waits_until_a_spell_would_be_over() -> None:
     assert stages[stages.index("wait") + 1] == "start"
 
 
+def test_the_wait_is_no_part_of_what_a_trial_took() -> None:
+    trials = Trials(spell(0), quiet(1))
+    first, again = trials.run(SMALL, "restart"), trials.run(SMALL, "restart")
+    assert trials.pauses == [SPELL_S]
+    assert again.timings == {**first.timings, "turnaround_s": None}
+    assert again.timings["start_s"] == 1.0
+
+
 def test_a_spell_that_comes_back_at_the_same_place_is_the_candidate() -> None:
     trials = Trials(spell(0), spell(1, begin_s=4.5))
     assert trials.spells([SMALL] * 2) == ["slow_spell", None]
