@@ -13,7 +13,18 @@ from typing import Annotated, NoReturn
 import typer
 
 from autotune import __version__
-from autotune.cli import best, calibrate, doctor, replay, show, studies, trace, trials, tune
+from autotune.cli import (
+    best,
+    calibrate,
+    doctor,
+    forecast,
+    replay,
+    show,
+    studies,
+    trace,
+    trials,
+    tune,
+)
 from autotune.cli.files import TolerantStream
 from autotune.cli.os_faults import words_of
 from autotune.cli.parsing import REFUSED, as_usage_error
@@ -45,6 +56,7 @@ app.command("show")(show.show)
 app.command("studies")(studies.studies)
 app.command("replay")(replay.replay)
 app.command("calibrate")(calibrate.calibrate)
+app.command("forecast")(forecast.forecast)
 app.command("doctor")(doctor.doctor)
 app.add_typer(trace.app)
 

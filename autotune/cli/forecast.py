@@ -1,0 +1,138 @@
+"""``autotune forecast``: what a study expects of candidates, budgets and loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.options import Format, OutputFormat, Storage, StudyName
+
+if TYPE_CHECKING:
+    from autotune.candidates.lattice import Candidate
+    from autotune.study.foresight import Foresight
+    from autotune.study.view import StudyView
+
+
+def forecast(
+    *,
+    storage: Storage = None,
+    study_name: StudyName = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="The trace file of the study, where it has moved.", show_default=False),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Judge by these limits instead of the study's.", show_default=False),
+    ] = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(
+            help="This one alone, tokens/seqs, and the load that it would hold.",
+            show_default=False,
+        ),
+    ] = None,
+    load: Annotated[
+        float | None,
+        typer.Option(
+            help="With --candidate: its metrics at so many times the traffic.",
+            min=0.1,
+            max=10.0,
+            show_default=False,
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many candidates to list.", min=1)] = 10,
+    output_format: Format = OutputFormat.TABLE,
+) -> None:
+    """Forecast candidates of a study, measured or not, by simulation.
+
+    Starts no engine. What was measured corrects the forecasts.
+    """
+    import json
+    import os
+
+    from autotune.cli.words import simulation_lines
+    from autotune.errors import UsageError
+    from autotune.study.foresight import Foresight, stored_traffic
+    from autotune.study.view import load_view
+    from objectives.limits import parse_budget
+    from storage.database import resolve_url
+    from storage.repository import open_repository
+
+    if load is not None and candidate is None:
+        raise UsageError("--load needs --candidate", hint="such as --candidate 2048/256")
+    with open_repository(resolve_url(storage, os.environ), create=False) as repository:
+        view = load_view(repository, study_name)
+        foresight = Foresight(
+            view,
+            stored_traffic(view, trace),
+            lambda number: repository.samples(view.study.id, number),
+            budget=None if budget is None else parse_budget(budget),
+        )
+    chosen = None if candidate is None else _candidate(candidate, foresight)
+    for line in simulation_lines(view.study):
+        typer.echo(line, err=True)
+    if output_format is OutputFormat.JSON:
+        typer.echo(json.dumps(_json(view, foresight, chosen, load, top), allow_nan=False))
+    else:
+        typer.echo("\n".join(_lines(foresight, chosen, load, top)))
+
+
+def _candidate(text: str, foresight: Foresight) -> Candidate:
+    from autotune.candidates.lattice import SEQS, TOKENS
+    from autotune.errors import UsageError
+
+    tokens, _, seqs = text.partition("/")
+    if not (tokens.isascii() and seqs.isascii() and tokens.isdigit() and seqs.isdigit()):
+        raise UsageError(f"--candidate {text!r} is not tokens/seqs, such as 2048/256")
+    # A further knob stays as the baseline has it.
+    return {**foresight.study.baseline, TOKENS: int(tokens), SEQS: int(seqs)}
+
+
+def _json(
+    view: StudyView,
+    foresight: Foresight,
+    chosen: Candidate | None,
+    load: float | None,
+    top: int,
+) -> dict[str, object]:
+    from autotune.study.foresight import described
+    from autotune.study.view import label
+
+    found: dict[str, object] = {
+        **label(view.study),
+        "study": view.study.name,
+        "budget": foresight.study.budget.text,
+        "trust": foresight.looked.outlook.trust,
+        "step_time_error": foresight.looked.simulations.times.error,
+    }
+    if chosen is None:
+        listed = described(foresight.forecasts, top)
+        return {**found, "forecasts": [each.to_json() for each in listed]}
+    found["forecast"] = foresight.of(chosen).to_json()
+    found["holds_up_to_load"] = foresight.holds_up_to(chosen)
+    if load is not None:
+        found["at_load"] = {"load": load, "metrics": foresight.at_load(chosen, load)}
+    return found
+
+
+def _lines(
+    foresight: Foresight, chosen: Candidate | None, load: float | None, top: int
+) -> list[str]:
+    from autotune.forecast.forecast_words import load_line, table, trust_line
+    from autotune.study.foresight import MOST_LOAD, described
+
+    listed = described(foresight.forecasts, top) if chosen is None else [foresight.of(chosen)]
+    lines = table(
+        [(each.candidate, each.metrics, each.probability, bool(each.trials)) for each in listed]
+    )
+    lines += ["", trust_line(foresight.looked.outlook.trust)]
+    if chosen is not None and foresight.study.budget.limits:
+        lines.append(load_line(foresight.holds_up_to(chosen), MOST_LOAD))
+    if chosen is not None and load is not None:
+        found = foresight.at_load(chosen, load)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+        lines.append(f"At {load:g} times the traffic: {shown}.")
+    return lines

@@ -1,0 +1,70 @@
+"""Forecasts in words, for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate
+
+Row = tuple[Candidate, Mapping[str, tuple[float, float, float]], float | None, bool]
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return a table of candidates, with the 90 % range of each metric.
+
+    Args:
+        rows: candidate, bounds and mean of each metric, probability of keeping the budget, and
+            whether it was measured.
+    """
+    if not rows:
+        return []
+    keys = list(rows[0][1])
+    heads = ["tokens/seqs", *keys, "keeps budget", ""]
+    cells = [
+        [
+            f"{candidate[TOKENS]}/{candidate[SEQS]}",
+            *(_range(metrics[key]) for key in keys),
+            "-" if probability is None else f"{100 * probability:.0f} %",
+            "measured" if measured else "forecast",
+        ]
+        for candidate, metrics, probability, measured in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [heads, *cells]
+    ]
+
+
+def _range(bounds: tuple[float, float, float]) -> str:
+    low, mean, high = bounds
+    if not math.isfinite(mean):
+        return "never ends" if mean == math.inf else "-"
+    return f"{_short(mean)} ({_short(low)} to {_short(high)})"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def trust_line(trust: float) -> str:
+    """Return how far the forecasts can be trusted."""
+    if trust < 0.5:
+        return (
+            "Measurements contradict these forecasts: the study searches without them "
+            f"(probability that they are of use: {100 * trust:.0f} %)."
+        )
+    return (
+        "Ranges hold 9 of 10 measurements if the forecasts are as good as they seem "
+        f"(probability that they are of use: {100 * trust:.0f} %)."
+    )
+
+
+def load_line(load: float | None, most: float) -> str:
+    """Return up to which load the budget is kept."""
+    if load is None:
+        return "The budget is not kept at today's traffic."
+    if load >= most:
+        return f"The budget holds at {most:g} times today's traffic; more was not simulated."
+    return f"The budget holds up to {load:.2g} times today's traffic."

@@ -1,0 +1,280 @@
+"""What a stored study forecasts: of candidates it did not measure, other budgets, other loads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.candidates.lattice import Candidate, Lattice, cell_key, plain_values
+from autotune.demo import resolve_trace
+from autotune.errors import UsageError
+from autotune.forecast.forecaster import forecast_cells
+from autotune.forecast.simulation import Traffic
+from autotune.forecast.sweep import Calibrated
+from autotune.study.costs import LoadSamples
+from autotune.study.outcomes import Yardstick
+from autotune.study.screen import Looked, Screen
+from autotune.study.view import StudyView
+from autotune.traffic.fit import fitted
+from autotune.traffic.model import Trace
+from autotune.traffic.trace import load_trace
+from autotune.traffic.window import parse_window
+from objectives.arrays import F8
+from objectives.classes import LengthClass, parse_classes
+from objectives.limits import Budget, check_classes
+from objectives.utilization import Work
+
+MOST_LOAD = 4.0
+_LOAD_STEPS = 6
+_BOUNDS = 1.645
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A study as forecasts need it; see ``autotune.study.screen.Studied``."""
+
+    trace: Trace
+    budget: Budget
+    classes: tuple[LengthClass, ...]
+    baseline: Candidate
+    lattice: Lattice
+    calibrated: Calibrated | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecast:
+    """What is forecast of one candidate.
+
+    Attributes:
+        candidate: the limits.
+        metrics: by key, in ms or as they are: lower bound, mean and upper bound of 90 %.
+        probability: of keeping the budget, 0 to 1; None without one.
+        loss: expected score, 1 and more where the budget is missed.
+        trials: numbers of the trials that measured it, none of a mere forecast.
+    """
+
+    candidate: Candidate
+    metrics: Mapping[str, tuple[float, float, float]]
+    probability: float | None
+    loss: float
+    trials: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "candidate": plain_values(self.candidate),
+            "metrics": {
+                key: dict(zip(("low", "mean", "high"), map(_finite, found), strict=True))
+                for key, found in self.metrics.items()
+            },
+            "keeps_budget": self.probability,
+            "loss": self.loss,
+            "trials": list(self.trials),
+        }
+
+
+class Foresight:
+    """Forecasts of a stored study.
+
+    Args:
+        view: the study, with a calibration and a measured baseline.
+        trace: what its trials replayed.
+        load_samples: returns the arrays of a trial.
+        budget: to judge by, None for the study's own.
+
+    Raises:
+        UsageError: the study cannot be forecast, or the trace is another one.
+    """
+
+    def __init__(
+        self,
+        view: StudyView,
+        trace: Trace,
+        load_samples: LoadSamples,
+        *,
+        budget: Budget | None = None,
+    ) -> None:
+        self._view = view
+        self.study = _stored(view, trace, budget)
+        self._screen = _screen(view, self.study, load_samples)
+        looked = self._screen.look(view.trials)
+        if looked is None:
+            raise UsageError(
+                f"study {view.study.name!r} has not measured its baseline yet",
+                hint="forecasts are corrected by it; autotune trials shows what happened",
+            )
+        self.looked: Looked = looked
+
+    @cached_property
+    def forecasts(self) -> list[Forecast]:
+        """All candidates of the study, the most promising first."""
+        found = [self._forecast(row) for row in range(len(self._screen.cells))]
+        return sorted(found, key=lambda each: each.loss)
+
+    def of(self, candidate: Candidate) -> Forecast:
+        """Return what is forecast of one candidate of the lattice.
+
+        Raises:
+            UsageError: it is none.
+        """
+        return self._forecast(self._row(candidate))
+
+    def holds_up_to(self, candidate: Candidate) -> float | None:
+        """Return the load, as a multiple of the traffic, up to which the budget is kept.
+
+        The same requests at a denser pace. None if it is not kept as it is, or there is no
+        budget; ``MOST_LOAD`` if it is kept at that.
+        """
+        if not self.looked.goal.limits.size or self._excess(candidate, 1.0) > 0:
+            return None
+        if self._excess(candidate, MOST_LOAD) <= 0:
+            return MOST_LOAD
+        low, high = 1.0, MOST_LOAD
+        for _ in range(_LOAD_STEPS):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self._excess(candidate, middle) <= 0 else (low, middle)
+        return low
+
+    def at_load(self, candidate: Candidate, load: float) -> dict[str, float]:
+        """Return the metrics that are forecast at a multiple of the traffic."""
+        logs = self._logs_at(candidate, load)
+        return {k: float(np.exp(v)) for k, v in zip(self._screen.keys, logs, strict=True)}
+
+    def _excess(self, candidate: Candidate, load: float) -> float:
+        return float(self.looked.goal.excess(self._logs_at(candidate, load)))
+
+    def _logs_at(self, candidate: Candidate, load: float) -> F8:
+        """Return logs at another load, off by as much as those at the recorded one are."""
+        looked, simulations = self.looked, self.looked.simulations
+        row = self._row(candidate)
+        off = looked.corrected.logs[row] - simulations.forecasts.logs[row]
+        if load == 1.0:
+            return np.asarray(looked.corrected.logs[row])
+        denser = forecast_cells(
+            [self._screen.cells[row]],
+            Traffic.of(paced(self.study.trace, load), simulations.shape),
+            simulations.times,
+            simulations.shape,
+            keys=self._screen.keys,
+            measure=self._screen.measure,
+        )
+        return np.asarray(denser.logs[0] + np.nan_to_num(off))
+
+    def _forecast(self, row: int) -> Forecast:
+        looked, cell = self.looked, self._screen.cells[row]
+        mean, sigma = looked.corrected.logs[row], looked.corrected.sigma[row]
+        bounds = np.exp([mean - _BOUNDS * sigma, mean, mean + _BOUNDS * sigma])
+        columns = zip(self._screen.keys, bounds.T, strict=True)
+        key = cell_key(cell)
+        return Forecast(
+            candidate=cell,
+            metrics={name: (float(a), float(b), float(c)) for name, (a, b, c) in columns},
+            probability=self._probability(mean, sigma),
+            loss=float(looked.outlook.expected[row]),
+            trials=tuple(
+                trial.number
+                for trial in self._view.trials
+                if trial.state == "complete" and cell_key(trial.candidate) == key
+            ),
+        )
+
+    def _probability(self, mean: F8, sigma: F8) -> float | None:
+        """Return the probability that the limit in most danger is kept."""
+        goal = self.looked.goal
+        if not goal.limits.size:
+            return None
+        room = goal.log_limits - mean[goal.limits]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            deviations = np.where(np.isfinite(room), room / sigma[goal.limits], -np.inf)
+        return 0.5 * math.erfc(-float(deviations.min()) / math.sqrt(2))
+
+    def _row(self, candidate: Candidate) -> int:
+        key = cell_key(candidate)
+        for row, cell in enumerate(self._screen.cells):
+            if cell_key(cell) == key:
+                return row
+        ladders = "; ".join(
+            f"{name}: {', '.join(map(str, ladder))}"
+            for name, ladder in self.study.lattice.ladders.items()
+        )
+        raise UsageError(f"no such candidate in this study: {key}", hint=ladders)
+
+
+def stored_traffic(view: StudyView, moved: Path | None = None) -> Trace:
+    """Return what the trials of a study replayed, from where it was or was moved to.
+
+    Raises:
+        TraceError, UsageError: it cannot be read.
+    """
+    spec = view.study.spec
+    trace = load_trace(resolve_trace(str(moved or spec["trace"])))
+    if spec["window"] is not None:
+        trace = parse_window(spec["window"]).apply(trace)
+    policy = view.study.fingerprint.get("too_long")
+    own = next((trial.engine for trial in view.trials if trial.engine), None)
+    if policy is None or own is None:
+        return trace
+    return fitted(trace, int(own["resolved"]["max_model_len"]), policy)
+
+
+def paced(trace: Trace, load: float) -> Trace:
+    """Return the same requests at so many times the pace."""
+    moved = [replace(r, timestamp_ms=r.timestamp_ms / load) for r in trace.requests]
+    return trace.with_requests(moved, trace.notes)
+
+
+def _stored(view: StudyView, trace: Trace, budget: Budget | None) -> Stored:
+    known, spec = view.study.fingerprint, view.study.spec
+    if trace.sha256 != known["trace"]:
+        raise UsageError(
+            f"{spec['trace']} is not the traffic of study {view.study.name!r}",
+            hint="it has changed since; give the file that the study replayed with --trace",
+        )
+    classes = parse_classes(spec["classes"])
+    own = view.judgement.budget if view.judgement is not None else Budget(())
+    chosen = own if budget is None else budget
+    check_classes(chosen, classes)
+    calibration = spec["calibration"]
+    return Stored(
+        trace=trace,
+        budget=chosen,
+        classes=classes,
+        baseline=known["baseline"],
+        lattice=Lattice.from_json(known),
+        calibrated=None if calibration is None else Calibrated.from_json(calibration),
+        seed=known["seed"],
+    )
+
+
+def _screen(view: StudyView, study: Stored, load_samples: LoadSamples) -> Screen:
+    own = next((t.engine for t in view.trials if t.state == "complete" and t.engine), None)
+    work = None if own is None or own["work"] is None else Work.from_json(own["work"])
+    best = None if study.calibrated is None else study.calibrated.calibration.best_flops_per_s
+    yardstick = Yardstick(study.budget, study.classes, study.baseline, work, best)
+    screen = Screen.of(study, yardstick, load_samples)
+    if screen is not None:
+        return screen
+    if study.calibrated is None:
+        raise UsageError(
+            f"study {view.study.name!r} has no calibration to forecast from",
+            hint="tune without --no-calibrate, and with 6 trials or more, measures one",
+        )
+    raise UsageError(
+        f"study {view.study.name!r} searches knobs that a simulation does not know",
+        hint="it knows max_num_batched_tokens, max_num_seqs and long_prefill_token_threshold",
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def described(forecasts: Sequence[Forecast], top: int) -> list[Forecast]:
+    """Return the first so many, and all that were measured."""
+    return [each for n, each in enumerate(forecasts) if n < top or each.trials]
