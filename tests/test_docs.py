@@ -28,9 +28,11 @@ from autotune.cli.options import OutputFormat
 from autotune.demo import resolve_trace
 from autotune.engine.protocol import DETERMINISTIC_FAILURES, EngineInfo, FailureClass
 from autotune.export import Format
+from autotune.forecast import calibration, edges, sweep
 from autotune.hardware import model_shape
 from autotune.settings import TuneSettings, parse_engine_args, parse_knobs
 from autotune.study import (
+    calibrate,
     checkup,
     chunking,
     costs,
@@ -301,6 +303,16 @@ def replay_keys() -> list[str]:
     return [*keys_written(single, "bench_result"), *keys_written(single, "replay_once")]
 
 
+def calibrate_keys() -> list[str]:
+    read = (calibration.Calibration, calibration.Point, calibration.Batch, edges.Edge)
+    return [
+        *keys_written(calibrate, "to_json"),
+        *keys_written(sweep, "to_json"),
+        *(each.name for kind in read for each in fields(kind)),
+        *literals(edges.EdgeKind),
+    ]
+
+
 def checkup_keys() -> list[str]:
     functions = ("checkup_json", "bill_json", "traffic_json")
     written = [key for name in functions for key in keys_written(checkup, name)]
@@ -349,6 +361,7 @@ def rates() -> list[str]:
         ("json.md", keys_written(tuning, "plan_study")),
         ("json.md", [each.name for each in fields(records.StudySummary)]),
         ("json.md", replay_keys()),
+        ("json.md", calibrate_keys()),
         ("json.md", checkup_keys()),
         ("json.md", [*literals(model_shape.LayerKind), *literals(findings.FindingState)]),
         ("kv-cache.md", literals(chunking.ChunkingCode)),
