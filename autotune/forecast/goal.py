@@ -26,7 +26,7 @@ class Goal:
         signs: [objectives], -1 where more is better, else 1.
         limits: [limits], columns of the metrics with limits.
         log_limits: [limits].
-        anchors: [objectives], log of the strictest limit of each cost, NaN where there is none.
+        anchors: [objectives], log of the limit of each cost, NaN where there is none.
     """
 
     costs: I8
@@ -40,21 +40,18 @@ class Goal:
         """Return the goal of a study.
 
         Args:
-            budget: with absolute limits only.
+            budget: with absolute limits only, one of a metric.
             keys: of the metrics, in their order.
             costs: the keys that are scored, the work last, of which more is better.
         """
-        limits = [limit for limit in budget.limits if limit.limit_ms]
-        strictest: dict[str, float] = {}
-        for limit in limits:
-            log_ms = math.log(limit.limit_ms or 1.0)
-            strictest[limit.key] = min(log_ms, strictest.get(limit.key, math.inf))
+        found = [(limit.key, limit.limit_ms) for limit in budget.limits]
+        logs = {key: math.log(limit_ms) for key, limit_ms in found if limit_ms}
         return cls(
             costs=np.array([keys.index(name) for name in costs]),
             signs=np.array([1.0] * (len(costs) - 1) + [-1.0]),
-            limits=np.array([keys.index(name) for name in strictest], dtype=np.int64),
-            log_limits=np.array(list(strictest.values())),
-            anchors=np.array([strictest.get(name, math.nan) for name in costs]),
+            limits=np.array([keys.index(name) for name in logs], dtype=np.int64),
+            log_limits=np.array(list(logs.values())),
+            anchors=np.array([logs.get(name, math.nan) for name in costs]),
         )
 
     def excess(self, logs: F8) -> F8:
@@ -84,19 +81,23 @@ class Scale:
         kept = goal.excess(logs) == 0
         costs = goal.signs * logs[..., goal.costs]
         compared = costs[kept] if kept.any() else costs
-        with np.errstate(invalid="ignore"):
-            ideal = np.nanmin(np.where(np.isfinite(compared), compared, np.nan), axis=0)
+        ideal = np.where(np.isfinite(compared), compared, np.inf).min(axis=0)
         anchors = np.where(np.isnan(goal.anchors), ideal + WITHOUT_BUDGET, goal.anchors)
-        return cls(goal, ideal, np.maximum(anchors - ideal, LEAST_WIDTH))
+        with np.errstate(invalid="ignore"):
+            return cls(goal, ideal, np.maximum(anchors - ideal, LEAST_WIDTH))
 
     def losses(self, logs: F8) -> F8:
         """Return [...], the score where the budget is kept, else 1 and what is missed.
 
+        An objective of which no cell has a value does not count.
+
         Args:
             logs: [..., keys], of metrics.
         """
-        goal = self.goal
-        z = (goal.signs * logs[..., goal.costs] - self.ideal) / self.width
-        score = np.nan_to_num(z, nan=MOST_EXCESS, posinf=MOST_EXCESS).mean(axis=-1)
+        goal, used = self.goal, np.isfinite(self.ideal)
+        costs = goal.signs[used] * logs[..., goal.costs[used]]
+        z = (costs - self.ideal[used]) / self.width[used]
+        known = np.nan_to_num(z, nan=MOST_EXCESS, posinf=MOST_EXCESS)
+        score = known.sum(axis=-1) / max(1, int(used.sum()))
         excess = goal.excess(logs)
         return np.asarray(np.where(excess > 0, 1.0 + excess, score))

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from objectives.bootstrap import resample_weights
 from objectives.classes import class_mask, parse_classes
 from objectives.errors import ObjectiveError
 from objectives.latency import itl_ms, itl_owner, tpot_ms, ttft_ms
-from objectives.limits import Budget, parse_budget
-from objectives.measurement import measure
+from objectives.limits import METRICS, Budget, metric_key, parse_budget
+from objectives.measurement import measure, point_values
 from objectives.samples import RequestSamples
 from objectives.statistics import AGGREGATES, aggregate, intervals
 from objectives.utilization import Work, busy_s, useful_flops
@@ -24,6 +28,13 @@ RATES = {
     "output_throughput",
     "total_token_throughput",
 }
+WORK = Work(1e9, 1e4, 1e8, "shape")
+LATENCIES = [
+    metric_key(metric, name, each)
+    for metric in METRICS
+    for name in AGGREGATES
+    for each in (None, "short", "long")
+]
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +129,38 @@ def test_nothing_sent_is_infinitely_late() -> None:
 
 def test_utilization_needs_the_work_and_the_best() -> None:
     samples = random_samples(20)
-    work = Work(1e9, 1e4, 1e8, "shape")
+    work = WORK
     best = useful_flops(samples, work) / busy_s(samples)
     known = measure(samples, classes=(), budget=Budget(), work=work, best_flops_per_s=2 * best)
     assert known.metrics["utilization"] == pytest.approx(0.5)
     bestless = measure(samples, classes=(), budget=Budget(), work=work)
     workless = measure(samples, classes=(), budget=Budget(), best_flops_per_s=best)
     assert bestless.metrics["utilization"] is workless.metrics["utilization"] is None
+
+
+@settings(max_examples=25)
+@given(
+    requests=st.integers(1, 40),
+    seed=st.integers(0, 10_000),
+    fail=st.sampled_from([0.0, 0.1, 1.0]),
+    keys=st.lists(
+        st.sampled_from([*LATENCIES, "tokens_per_busy_s", "utilization"]), min_size=1, unique=True
+    ),
+)
+def test_single_values_are_those_of_the_whole_measurement(
+    requests: int, seed: int, fail: float, keys: list[str]
+) -> None:
+    samples = random_samples(requests, seed=seed, fail=fail)
+    whole = measure(
+        samples, classes=CLASSES, budget=Budget(), work=WORK, best_flops_per_s=1e13
+    ).metrics
+    found = point_values(samples, keys, classes=CLASSES, work=WORK, best_flops_per_s=1e13)
+    assert found == {key: whole[key] for key in keys}
+
+
+@pytest.mark.parametrize("known", [{"work": WORK}, {"best_flops_per_s": 1e13}])
+def test_there_is_no_single_utilization_without_the_work_and_the_best(
+    samples: RequestSamples, known: dict[str, Any]
+) -> None:
+    found = point_values(samples, ["ttft_p95", "utilization"], classes=(), **known)
+    assert found == {"ttft_p95": aggregate(ttft_ms(samples), "p95")}
