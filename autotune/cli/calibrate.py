@@ -12,6 +12,8 @@ from autotune.cli.options import Format, OutputFormat
 if TYPE_CHECKING:
     from autotune.study.calibrate import Measured
 
+_NOT_WHOLE = "Not all was measured: the time was up, or the engine ran other batches than planned."
+
 
 def calibrate(
     *,
@@ -82,7 +84,7 @@ def _lines(measured: Measured) -> list[str]:
 
     calibration = measured.calibrated.calibration
     ladders = [f"{name}: {', '.join(map(str, rungs))}" for name, rungs in measured.ladders.items()]
-    whole = "" if measured.calibrated.whole else "The time was up before all was measured."
+    whole = "" if measured.calibrated.whole else _NOT_WHOLE
     lines = [
         f"{measured.info.device}, vLLM {measured.info.vllm_version}",
         "",

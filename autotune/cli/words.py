@@ -140,7 +140,7 @@ def calibration_lines(study: StudyRecord) -> list[str]:
     parts.append(unknown if best is None else f"best {best / 1e12:.3g} TFLOP/s")
     parts.append(_ladders(calibration, study.fingerprint))
     if not study.spec["calibration"].get("whole", True):
-        parts.append("the time was up before all was measured")
+        parts.append("not all of its plan was measured")
     return [f"Calibration: {'; '.join(parts)}."]
 
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from autotune.candidates.lattice import TOKENS
-from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, ContextProbe, KvProbe, SweepPlan
+from autotune.candidates.live import THRESHOLD
+from autotune.forecast.grid import ContextProbe, SweepPlan
 from objectives.steps import Steps
 
 _SEED = 0
@@ -67,7 +68,9 @@ class Sweep:
     ) -> None:
         self._engine = engine
         self._plan = plan
-        self._limits = dict(limits)
+        self._given = dict(limits)
+        # A threshold would have every longer prompt computed in parts.
+        self._limits = {**limits, THRESHOLD: 0}
         self._random = np.random.default_rng(_SEED)
         self._vocab_size = vocab_size
         self._seconds = seconds
@@ -81,15 +84,19 @@ class Sweep:
         plan, began = self._plan, self._clock()
         parts: list[Callable[[], Any]] = [
             *(lambda size=size: self._prefill(size) for size in plan.coarse),
-            *([lambda: self._descend(plan.decodes)] if plan.decodes else []),
+            *([lambda: self._together(plan.ladder_traffic())] if plan.decodes else []),
             *(lambda probe=probe: self._context(probe) for probe in plan.contexts),
-            *(lambda probe=probe: self._batch(probe) for probe in plan.kv),
+            *(
+                lambda probe=probe: self._together(probe.traffic(self._limits[TOKENS]))
+                for probe in plan.kv
+            ),
             *(lambda size=size: self._prefill(size) for size in plan.fine),
         ]
         await self._engine.take_steps(started_at=0.0)
         await self._engine.pace(one_in_flight=True)
         self._parts = len(parts)
         try:
+            await self._engine.set_limits(self._limits)
             # The first step of an engine is slow, and says nothing.
             await self._prefill(plan.coarse[0])
             await self._engine.take_steps(started_at=0.0)
@@ -101,6 +108,7 @@ class Sweep:
                 self._tell()
         finally:
             await self._engine.pace()
+            await self._engine.set_limits(self._given)
         steps, _ = await self._engine.take_steps(started_at=began)
         return steps, self._done == self._parts
 
@@ -119,19 +127,6 @@ class Sweep:
             await self._generate(probe.prompt_tokens, 1)
         finally:
             await self._engine.set_limits(self._limits)
-
-    async def _batch(self, probe: KvProbe) -> None:
-        """A batch that decodes with long contexts."""
-        await self._together([(probe.context_tokens, DECODE_STEPS + 1)] * probe.requests)
-
-    async def _descend(self, sizes: Sequence[int]) -> None:
-        """Decode in batches of these sizes, the largest first: requests end at their turn."""
-        outputs: list[int] = []
-        for turn, size in enumerate(reversed(sizes)):
-            # The smallest batch lasts longest.
-            steps = DECODE_STEPS * (len(sizes) - turn)
-            outputs += [steps + 1] * (size - len(outputs))
-        await self._together([(DECODE_PROMPT, count) for count in outputs])
 
     async def _together(self, requests: Sequence[tuple[int, int]]) -> None:
         """Have requests of these prompt and output lengths start in the same step."""

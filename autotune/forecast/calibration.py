@@ -139,16 +139,13 @@ class Calibration:
 def has_all(steps: Steps, plan: SweepPlan) -> bool:
     """Whether every prompt, batch and probe of a plan was measured as planned."""
     steps = steps.select(steps.done_s > steps.begun_s)
-    fresh = steps.select(
-        _alone(steps) & (steps.prefill_pairs == _fresh_pairs(steps.prefill_tokens))
-    )
+    fresh = _alone(steps) & (steps.prefill_pairs == _fresh_pairs(steps.prefill_tokens))
     sizes = steps.decode_requests[_of_ladder(steps, plan)]
-    counts = [int((sizes == size).sum()) for size in plan.decodes]
-    counts += [int(_of_probe(steps, probe).sum()) for probe in plan.kv]
-    prompts = {*plan.coarse, *plan.fine}
-    return (
-        prompts <= set(fresh.prefill_tokens.tolist())
-        and min(counts, default=DECODE_STEPS) >= DECODE_STEPS
+    repeats = [np.count_nonzero(sizes == size) for size in plan.decodes]
+    repeats += [np.count_nonzero(_of_probe(steps, probe)) for probe in plan.kv]
+    prompts = set(steps.prefill_tokens[fresh].tolist())
+    return prompts.issuperset(plan.coarse + plan.fine) and all(
+        count >= DECODE_STEPS for count in repeats
     )
 
 
@@ -169,7 +166,7 @@ def _decodes(steps: Steps) -> Bools:
 
 
 def _mean_context(steps: Steps) -> F8:
-    return steps.decode_kv_tokens / np.maximum(steps.decode_requests, 1)
+    return np.asarray(steps.decode_kv_tokens / np.maximum(steps.decode_requests, 1))
 
 
 def _times_ms(steps: Steps) -> F8:

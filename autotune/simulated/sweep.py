@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from autotune.candidates.lattice import TOKENS
+from autotune.candidates.live import THRESHOLD
 from autotune.forecast.blocks import Keys
-from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, SweepPlan
+from autotune.forecast.grid import SweepPlan
 from autotune.forecast.scheduling import Load
 from autotune.forecast.simulation import EngineShape, Timed, Traffic, simulate
 from objectives.steps import Steps
@@ -43,7 +44,10 @@ def sweep_steps(
     edges = [0, *(n for n in range(1, len(parts)) if _budget_changes(parts, n)), len(parts)]
     found = [
         simulate(
-            _traffic(parts[begin:end]), times, alone, {**limits, TOKENS: parts[begin].tokens}
+            _traffic(parts[begin:end]),
+            times,
+            alone,
+            {**limits, TOKENS: parts[begin].tokens, THRESHOLD: 0},
         ).steps
         for begin, end in pairwise(edges)
     ]
@@ -61,23 +65,11 @@ def _parts(plan: SweepPlan, tokens: int) -> list[_Part]:
     """Return the parts in the order of ``autotune.engine.sweep.Sweep.run``."""
     return [
         *(_Part([(size, 1)], tokens) for size in plan.coarse),
-        *([_Part(_descent(plan.decodes), tokens)] if plan.decodes else []),
+        *([_Part(plan.ladder_traffic(), tokens)] if plan.decodes else []),
         *(_Part([(each.prompt_tokens, 1)], each.chunk_tokens) for each in plan.contexts),
-        *(
-            _Part([(each.context_tokens, DECODE_STEPS + 1)] * each.requests, tokens)
-            for each in plan.kv
-        ),
+        *(_Part(each.traffic(tokens), tokens) for each in plan.kv),
         *(_Part([(size, 1)], tokens) for size in plan.fine),
     ]
-
-
-def _descent(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return requests of which as many run as ``sizes`` say, the largest batch first."""
-    outputs: list[int] = []
-    for turn, size in enumerate(reversed(sizes)):
-        steps = DECODE_STEPS * (len(sizes) - turn)
-        outputs += [steps + 1] * (size - len(outputs))
-    return [(DECODE_PROMPT, count) for count in outputs]
 
 
 def _traffic(parts: Sequence[_Part]) -> Traffic:

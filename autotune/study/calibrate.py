@@ -140,6 +140,7 @@ def sweep(
     steps, whole = sweeper.sweep(plan, limits, on_progress)
     return Calibrated.of(
         steps,
+        plan=plan,
         whole=whole,
         capture_sizes=info.capture_sizes,
         work=info.work,

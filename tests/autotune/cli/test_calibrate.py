@@ -87,7 +87,9 @@ def test_a_sweep_that_was_cut_short_says_so(
         ScriptedEngines, "sweep", lambda *given: (whole(*given)[0], False), raising=True
     )
     ran = calibrate(ScriptedEngines())
-    assert ran.out.splitlines()[-1] == "The time was up before all was measured."
+    assert ran.out.splitlines()[-1] == (
+        "Not all was measured: the time was up, or the engine ran other batches than planned."
+    )
 
 
 def test_an_engine_that_does_not_start_exits_with_4(calibrate: Calibrate) -> None:

@@ -250,7 +250,6 @@ def test_a_calibration_that_moves_rungs_and_was_cut_short() -> None:
         (
             "Calibration: 3 step sizes up to 513 tokens; CUDA graphs up to 40 tokens; edges at "
             "640, 1152 and 1280 tokens; no quantum stands out; best 600 TFLOP/s; rungs made of "
-            "it: max_num_batched_tokens 640, max_num_seqs 40; the time was up before all was "
-            "measured."
+            "it: max_num_batched_tokens 640, max_num_seqs 40; not all of its plan was measured."
         )
     ]

@@ -27,6 +27,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
 ENVELOPE: Mapping[str, Any] = {TOKENS: 1024, SEQS: 32}
 WIDE: Mapping[str, int] = {**ENVELOPE, THRESHOLD: 0}
 NARROW: Mapping[str, int] = {TOKENS: 128, SEQS: 2, THRESHOLD: 0}
+SWEEP = SweepPlan(
+    coarse=(64, 512, 1024),
+    decodes=(16, 8, 1),
+    contexts=(ContextProbe(256, 1024),),
+    # One step has no room for all of these prompts.
+    kv=(KvProbe(4, 600),),
+    fine=(128, 129),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +164,7 @@ def test_a_replay_without_hope_is_cut_short_and_the_engine_lives_on(live: Live) 
 
 @pytest.fixture(scope="module")
 def swept(live: Live) -> Steps:
-    plan = SweepPlan(
-        coarse=(64, 512, 1024),
-        decodes=(16, 8, 1),
-        contexts=(ContextProbe(256, 1024),),
-        kv=(KvProbe(2, 600),),
-        fine=(128, 129),
-    )
-    steps, whole = live.supervisor.sweep(plan, WIDE, lambda _: None)
+    steps, whole = live.supervisor.sweep(SWEEP, WIDE, lambda _: None)
     assert whole
     return steps
 
@@ -178,9 +179,10 @@ def test_a_sweep_computes_what_was_planned(swept: Steps) -> None:
     assert (np.diff(pairs) == 256 * 256).all()
     decodes = swept.decode_requests[swept.prefill_tokens == 0]
     for size in (16, 8, 1):
-        assert (decodes == size).sum() >= DECODE_STEPS
-    long = swept.decode_kv_tokens[(swept.prefill_tokens == 0) & (swept.decode_requests == 2)]
-    assert long.max() >= 2 * 600
+        assert (decodes == size).sum() == DECODE_STEPS
+    long = swept.decode_kv_tokens[(swept.prefill_tokens == 0) & (swept.decode_requests == 4)]
+    assert long.size == DECODE_STEPS
+    assert long.min() >= 4 * 600
 
 
 def test_a_sweep_has_one_step_in_flight(swept: Steps) -> None:
@@ -188,7 +190,11 @@ def test_a_sweep_has_one_step_in_flight(swept: Steps) -> None:
 
 
 def test_a_sweep_makes_a_calibration(live: Live, swept: Steps) -> None:
-    found = Calibrated.of(swept, whole=True, capture_sizes=(), work=live.info.work).calibration
+    calibrated = Calibrated.of(
+        swept, plan=SWEEP, whole=True, capture_sizes=(), work=live.info.work
+    )
+    assert calibrated.whole
+    found = calibrated.calibration
     assert {point.tokens for point in found.points} >= {64, 128, 129, 512, 1024}
     assert {batch.requests for batch in found.batches} >= {16, 8, 1}
     assert found.best_flops_per_s is not None

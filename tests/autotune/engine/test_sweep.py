@@ -15,7 +15,7 @@ from autotune.engine.sweep import Sweep
 from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, ContextProbe, KvProbe, SweepPlan
 from objectives.steps import COLUMNS, Steps
 
-LIMITS = {TOKENS: 2048, SEQS: 64, THRESHOLD: 0}
+LIMITS = {TOKENS: 2048, SEQS: 64, THRESHOLD: 100}
 PLAN = SweepPlan(
     coarse=(64, 512),
     decodes=(4, 2, 1),
@@ -112,7 +112,9 @@ def test_a_plan_is_run_in_its_order() -> None:
         (512, 1, False),
         *ladder,
         (1024, 1, False),
-        *[(1024, DECODE_STEPS + 1, True)] * 3,
+        # Two of the prompts are computed in the first step, the third in the second.
+        *[(1024, DECODE_STEPS + 2, True)] * 2,
+        (1024, DECODE_STEPS + 1, True),
         (128, 1, False),
         (129, 1, False),
     ]
@@ -137,10 +139,11 @@ def test_batches_start_together_with_one_step_in_flight() -> None:
     assert engine.paces == [(False, True), *together, *together, (False, False)]
 
 
-def test_a_context_probe_gives_the_limits_back() -> None:
+def test_prompts_are_whole_but_in_context_probes_and_limits_are_given_back() -> None:
     engine = Requests()
     swept(engine)
-    assert engine.limits == [{**LIMITS, TOKENS: 256}, LIMITS]
+    whole = {**LIMITS, THRESHOLD: 0}
+    assert engine.limits == [whole, {**whole, TOKENS: 256}, whole, LIMITS]
 
 
 def test_what_was_measured_in_time_is_kept() -> None:
@@ -159,4 +162,4 @@ def test_an_engine_that_dies_is_not_left_waiting(number: int) -> None:
     with pytest.raises((RuntimeError, ExceptionGroup)):
         swept(engine)
     assert engine.paces[-1] == (False, False)
-    assert not engine.limits or engine.limits[-1] == LIMITS
+    assert engine.limits[-1] == LIMITS

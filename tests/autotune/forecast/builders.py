@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, SweepPlan, sweep_plan
+from autotune.forecast.grid import DECODE_STEPS, SweepPlan, sweep_plan
 from objectives.steps import Steps
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "data"
@@ -73,7 +73,7 @@ class FakeEngine:
         for tokens in plan.coarse:
             self.prompt(tokens)
         for number, requests in enumerate(plan.decodes):
-            self.batch(requests, DECODE_PROMPT + number * DECODE_STEPS)
+            self.batch(requests, plan.decode_prompt + number * DECODE_STEPS)
         for probe in plan.contexts:
             self.prompt(probe.prompt_tokens, chunk=probe.chunk_tokens)
         for kv in plan.kv:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from autotune.forecast.calibration import Calibration
+from autotune.forecast.grid import DECODE_STEPS
 from objectives.arrays import F8
 from objectives.steps import Steps
 from tests.autotune.forecast.builders import (
@@ -20,7 +21,7 @@ from tests.autotune.forecast.builders import (
 
 def calibrated(engine: FakeEngine, *, until_s: float = np.inf) -> Calibration:
     steps = engine.sweep(plan(), until_s=until_s)
-    return Calibration.measured(steps, capture_sizes=CAPTURE_SIZES)
+    return Calibration.measured(steps, plan=plan(), capture_sizes=CAPTURE_SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,9 @@ def test_a_slow_spell_during_the_sweep_makes_no_edge(begin_s: float) -> None:
 
 def test_nothing_measured_is_nothing_known() -> None:
     empty = Steps.from_rows(np.empty((0, 13)))
-    found = Calibration.measured(empty, capture_sizes=(), flops_of=lambda _: np.empty(0))
+    found = Calibration.measured(
+        empty, plan=plan(), capture_sizes=(), flops_of=lambda _: np.empty(0)
+    )
     assert found == Calibration((), (), (), None, (), None, None, None)
     assert found.capture_limit is None
 
@@ -98,7 +101,9 @@ def test_the_best_rate_is_that_of_repeated_steps_not_of_one_early_stamp() -> Non
     def flops_of(sweep: Steps) -> F8:
         return np.asarray(sweep.tokens * 16e9, dtype=np.float64)
 
-    found = Calibration.measured(replace(steps, done_s=early), capture_sizes=(), flops_of=flops_of)
+    found = Calibration.measured(
+        replace(steps, done_s=early), plan=plan(), capture_sizes=(), flops_of=flops_of
+    )
     assert found.best_flops_per_s == pytest.approx(8e14, rel=0.01)
 
 
@@ -110,6 +115,24 @@ def test_mixed_steps_and_joint_prefills_are_left_out() -> None:
     rows = np.array([*engine.rows, *engine.rows])
     rows[-1, 5] = 2  # Two prompts in one step.
     rows[-1, 4] = 0
-    found = Calibration.measured(Steps.from_rows(rows), capture_sizes=())
+    found = Calibration.measured(Steps.from_rows(rows), plan=plan(), capture_sizes=())
     assert [(point.tokens, point.repeats) for point in found.points] == [(256, 6)]
     assert found.batches == ()
+
+
+def test_batches_that_nobody_planned_are_left_out() -> None:
+    """Such as come about while requests are preempted, or before all are prefilled."""
+    engine = FakeEngine()
+    engine.sweep(plan())
+    planned = len(engine.rows)
+    engine.batch(85, 40)
+    engine.batch(128, 1500)
+    engine.batch(32, 500)
+    before, after = (
+        Calibration.measured(Steps.from_rows(np.array(rows)), plan=plan(), capture_sizes=())
+        for rows in (engine.rows[:planned], engine.rows)
+    )
+    assert after.batches == before.batches
+    assert [each.requests for each in after.batches] == sorted(plan().decodes)
+    assert {each.repeats for each in after.batches} == {DECODE_STEPS}
+    assert after.kv_token_ns == before.kv_token_ns

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.candidates.lattice import half_octaves
-from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, SweepPlan, sweep_plan
+from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, KvProbe, SweepPlan, sweep_plan
 from tests.autotune.forecast.builders import FakeEngine, plan, smooth_ms
 
 
@@ -44,6 +44,28 @@ def test_without_room_there_are_no_probes() -> None:
     tiny = plan(max_tokens=256, max_model_len=64, kv_cache_tokens=512)
     assert (tiny.decodes, tiny.contexts, tiny.kv) == ((), (), ())
     assert max(tiny.coarse) == 63
+
+
+def test_prompts_of_the_ladder_fit_into_one_step() -> None:
+    assert plan(max_tokens=8192).decode_prompt == DECODE_PROMPT
+    assert plan(max_tokens=512, max_seqs=256).decode_prompt == 2
+    assert plan(max_tokens=256, max_seqs=256).decode_prompt == 1
+    # What one step computes is of the batches that have room in the cache.
+    assert plan(max_tokens=512, max_seqs=256, kv_cache_tokens=4096).decode_prompt > 2
+
+
+def test_who_is_prefilled_first_decodes_until_the_batch_is_whole() -> None:
+    long = DECODE_STEPS + 1
+    assert KvProbe(4, 1000).traffic(4000) == [(1000, long)] * 4
+    # 2 prompts and 48 tokens of the third; then 2 decode, and there is room for 2046 tokens.
+    assert [outputs - long for _, outputs in KvProbe(4, 1000).traffic(2048)] == [1, 1, 0, 0]
+    # 1 decodes from the third step on, 2 from the fifth.
+    assert [outputs - long for _, outputs in KvProbe(3, 1000).traffic(512)] == [4, 2, 0]
+
+
+def test_a_batch_that_would_take_long_to_be_whole_is_left_out() -> None:
+    assert [probe.requests for probe in plan(max_tokens=512).kv] == [32, 8]
+    assert [probe.requests for probe in plan(max_tokens=64, max_seqs=64).kv] == [8]
 
 
 def test_it_takes_less_than_two_minutes_on_a_gpu() -> None:
@@ -84,7 +106,11 @@ def test_no_plan_asks_for_more_than_the_engine_has(
         assert probe.prompt_tokens <= longest
     for kv in found.kv:
         assert kv.requests <= limits["max_seqs"]
-        assert kv.requests * (kv.context_tokens + DECODE_STEPS) <= kv_cache_tokens
-        assert kv.context_tokens + DECODE_STEPS <= max_model_len
+        lengths = [sum(each) for each in kv.traffic(limits["max_tokens"])]
+        assert sum(lengths) <= kv_cache_tokens
+        assert max(lengths) <= max_model_len
     assert list(found.decodes) == sorted(found.decodes, reverse=True)
     assert all(size <= limits["max_seqs"] for size in found.decodes)
+    ladder = found.ladder_traffic()
+    assert sum(prompt for prompt, _ in ladder) <= limits["max_tokens"]
+    assert sum(map(sum, ladder)) <= kv_cache_tokens

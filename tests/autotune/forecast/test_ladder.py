@@ -60,7 +60,7 @@ def test_capture_limit_and_top_are_on_it_however_few_there_may_be() -> None:
 
 def test_the_ladder_of_a_measured_engine() -> None:
     sweep = FakeEngine().sweep(plan())
-    calibration = Calibration.measured(sweep, capture_sizes=CAPTURE_SIZES)
+    calibration = Calibration.measured(sweep, plan=plan(), capture_sizes=CAPTURE_SIZES)
     ladder = worthwhile_budgets(calibration, tile=128, low=128, top=16384)
     assert ladder == (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 

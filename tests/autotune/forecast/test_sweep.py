@@ -8,17 +8,21 @@ import pytest
 
 from autotune.forecast.ladder import sequence_caps, worthwhile_budgets
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
+from objectives.arrays import Bools
 from objectives.steps import Steps
 from objectives.utilization import Work, step_flops
 from tests.autotune.forecast.builders import CAPTURE_SIZES, FakeEngine, plan
 
 WORK = Work(1.6e10, 2e5, 1e9, "vllm")
+PLAN = plan(max_tokens=4096)
 
 
 @pytest.fixture(scope="module")
 def calibrated() -> Calibrated:
-    steps = FakeEngine().sweep(plan(max_tokens=4096))
-    return Calibrated.of(steps, whole=False, capture_sizes=CAPTURE_SIZES, work=WORK, seconds=84.25)
+    steps = FakeEngine().sweep(PLAN)
+    return Calibrated.of(
+        steps, plan=PLAN, whole=False, capture_sizes=CAPTURE_SIZES, work=WORK, seconds=84.25
+    )
 
 
 def test_work_makes_a_rate_and_without_it_there_is_none(calibrated: Calibrated) -> None:
@@ -27,7 +31,7 @@ def test_work_makes_a_rate_and_without_it_there_is_none(calibrated: Calibrated) 
     found = calibrated.calibration.best_flops_per_s
     assert found is not None
     assert 0.9 * fastest.max() < found <= fastest.max()
-    other = Calibrated.of(steps, whole=True, capture_sizes=(), work=None)
+    other = Calibrated.of(steps, plan=PLAN, whole=True, capture_sizes=(), work=None)
     assert other.calibration.best_flops_per_s is None
 
 
@@ -46,7 +50,7 @@ def test_a_sweep_survives_json(calibrated: Calibrated) -> None:
 
 def test_no_steps_survive_json_too() -> None:
     none = Steps.from_rows(np.empty((0, len(fields(Steps)))))
-    before = Calibrated.of(none, whole=False, capture_sizes=(), work=WORK)
+    before = Calibrated.of(none, plan=PLAN, whole=False, capture_sizes=(), work=WORK)
     after = Calibrated.from_json(json.loads(json.dumps(before.to_json())))
     assert len(after.steps) == 0
     assert after.calibration == before.calibration
@@ -62,6 +66,25 @@ def test_the_ladders_are_those_of_the_calibration(calibrated: Calibrated) -> Non
 
 
 def test_without_graphs_nothing_is_kept() -> None:
-    steps = FakeEngine().sweep(plan(max_tokens=1024))
-    found = Calibrated.of(steps, whole=True, capture_sizes=(), work=None)
+    steps = FakeEngine().sweep(PLAN)
+    found = Calibrated.of(steps, plan=PLAN, whole=True, capture_sizes=(), work=None)
     assert MeasuredRungs(found.calibration).kept == ()
+
+
+def test_a_sweep_is_whole_if_all_of_its_plan_was_measured_as_planned() -> None:
+    steps = FakeEngine().sweep(PLAN)
+
+    def whole(kept: Bools, *, in_time: bool = True) -> bool:
+        part = steps.select(kept)
+        return Calibrated.of(part, plan=PLAN, whole=in_time, capture_sizes=(), work=None).whole
+
+    all_of_it = np.ones(len(steps), dtype=np.bool_)
+    assert whole(all_of_it)
+    assert not whole(all_of_it, in_time=False)
+    assert not whole(steps.prefill_tokens != 2049)
+    batches = steps.decode_requests
+    assert not whole(batches != PLAN.decodes[0])
+    assert not whole((batches != 32) | (steps.decode_kv_tokens < 32 * 1024))
+    one_less = all_of_it.copy()
+    one_less[np.flatnonzero(batches == 8)[0]] = False
+    assert not whole(one_less)

@@ -13,7 +13,9 @@ from tests.autotune.forecast.builders import CAPTURE_SIZES, FakeEngine, plan, sm
 
 @pytest.fixture(scope="module")
 def gpu() -> Calibration:
-    return Calibration.measured(FakeEngine().sweep(plan()), capture_sizes=CAPTURE_SIZES)
+    return Calibration.measured(
+        FakeEngine().sweep(plan()), plan=plan(), capture_sizes=CAPTURE_SIZES
+    )
 
 
 def test_the_table_says_times_edges_and_prices(gpu: Calibration) -> None:
@@ -59,7 +61,7 @@ def test_nothing_is_wider_than_80_columns(gpu: Calibration) -> None:
 
 def test_a_cpu_has_neither_graphs_nor_edges() -> None:
     sweep = FakeEngine(step_ms=smooth_ms).sweep(plan(capture_sizes=()))
-    found = Calibration.measured(sweep, capture_sizes=())
+    found = Calibration.measured(sweep, plan=plan(), capture_sizes=())
     text = "\n".join(table_lines(found) + plot_lines(found))
     assert "No size stands out" in text
     assert "none stands out" in text
@@ -69,7 +71,9 @@ def test_a_cpu_has_neither_graphs_nor_edges() -> None:
 
 
 def test_what_was_not_measured_is_said() -> None:
-    nothing = Calibration.measured(Steps.from_rows(np.empty((0, 13))), capture_sizes=())
+    nothing = Calibration.measured(
+        Steps.from_rows(np.empty((0, 13))), plan=plan(), capture_sizes=()
+    )
     text = "\n".join(table_lines(nothing))
     assert "No prefill step was measured." in text
     assert "No decode step was measured." in text
@@ -82,5 +86,5 @@ def test_a_level_line_can_be_drawn() -> None:
     for size in (64, 128, 128):
         engine.prompt(size)
     rows = np.round(np.array(engine.rows), 9)
-    found = Calibration.measured(Steps.from_rows(rows), capture_sizes=())
+    found = Calibration.measured(Steps.from_rows(rows), plan=plan(), capture_sizes=())
     assert any(line.count("o") == 2 for line in plot_lines(found)[1:])

@@ -21,6 +21,7 @@ from autotune.simulated.profile import (
     spelt,
 )
 from objectives.steps import COLUMNS, Steps
+from tests.autotune.forecast.builders import plan
 
 SHIPPED = ("cpu-tiny-llama", "h200-llama8b")
 
@@ -40,7 +41,7 @@ def sweep_of(sizes: list[int]) -> Calibrated:
         requests=np.ones(tokens.size, dtype=np.int64),
         prefill_pairs=tokens * (tokens + 1) // 2,
     )
-    return Calibrated.of(steps, whole=True, capture_sizes=(), work=None)
+    return Calibrated.of(steps, plan=plan(), whole=True, capture_sizes=(), work=None)
 
 
 def made(calibrated: Calibrated) -> Profile:

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.candidates.live import THRESHOLD
-from autotune.forecast.grid import DECODE_PROMPT, DECODE_STEPS, ContextProbe, KvProbe, SweepPlan
+from autotune.forecast.calibration import has_all
+from autotune.forecast.grid import (
+    DECODE_PROMPT,
+    DECODE_STEPS,
+    ContextProbe,
+    KvProbe,
+    SweepPlan,
+    sweep_plan,
+)
 from autotune.simulated.profile import load_profile
 from autotune.simulated.shape import shape_of
 from autotune.simulated.sweep import sweep_steps
@@ -49,4 +59,31 @@ def test_batches_of_long_contexts() -> None:
     steps = swept(SweepPlan(coarse=(8,), decodes=(), contexts=(), kv=(KvProbe(8, 1024),), fine=()))
     decodes = steps.select((steps.prefill_tokens == 0) & (steps.decode_requests == 8))
     assert (decodes.decode_kv_tokens >= 8 * 1024).all()
-    assert len(decodes) > 0
+    assert len(decodes) == DECODE_STEPS
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seqs"), [(8192, 1024), (2048, 128), (512, 256), (300, 300), (64, 64), (40, 2)]
+)
+def test_batches_are_steady_whatever_the_limits(tokens: int, seqs: int) -> None:
+    """Only planned batches are decoded without a prompt beside them, each as often as planned."""
+    plan = sweep_plan(
+        max_tokens=tokens,
+        max_seqs=seqs,
+        max_model_len=8192,
+        capture_sizes=(),
+        kv_cache_tokens=400_000,
+        tile=128,
+    )
+    shape = replace(shape_of(PROFILE.info), kv_blocks=25_000)
+    limits = {TOKENS: tokens, SEQS: seqs, THRESHOLD: 16}
+    steps = sweep_steps(plan, PROFILE.step_times, shape, limits)
+    alone = steps.select(steps.prefill_tokens == 0)
+    long = alone.decode_kv_tokens >= 1024 * alone.decode_requests
+    assert Counter(alone.decode_requests[~long].tolist()) == dict.fromkeys(
+        plan.decodes, DECODE_STEPS
+    )
+    assert Counter(alone.decode_requests[long].tolist()) == {
+        probe.requests: DECODE_STEPS for probe in plan.kv
+    }
+    assert has_all(steps, plan)

@@ -28,7 +28,7 @@ from autotune.engine.protocol import (
     Warmup,
 )
 from autotune.engine.supervisor import Description, Started
-from autotune.forecast.grid import SweepPlan
+from autotune.forecast.grid import DECODE_STEPS, SweepPlan
 from autotune.settings import TuneSettings
 from autotune.study.job import Job, make_job
 from autotune.study.stage import Stage
@@ -239,20 +239,28 @@ class ScriptedEngines:
         limits: Mapping[str, int],
         on_progress: Callable[[Mapping[str, Any]], None],
     ) -> tuple[Steps, bool]:
-        """Steps that take 1 ms and 1 ms for each 8 tokens."""
+        """Steps that take 1 ms and 1 ms for each 8 tokens; every context is of one token more."""
         assert self.alive, "a sweep is of a running engine"
         assert limits[TOKENS] == self.started[-1][TOKENS], "nothing is limited meanwhile"
         self._fail_at("sweep")
         self.swept.append(plan)
         on_progress({"stage": "calibrate", "done": 1, "total": len(plan.coarse)})
-        tokens = np.array([*plan.coarse, *plan.fine], dtype=np.int64)
-        steps = Steps.from_rows(np.zeros((tokens.size, len(COLUMNS))))
+        prompts = np.array([*plan.coarse, *plan.fine], dtype=np.int64)
+        batches = [(size, plan.decode_prompt) for size in plan.decodes]
+        batches += [(probe.requests, probe.context_tokens) for probe in plan.kv]
+        each = np.array(batches, dtype=np.int64).reshape(-1, 2)
+        sizes, contexts = np.repeat(each, DECODE_STEPS, axis=0).T
+        prefills = np.concatenate([prompts, 0 * sizes])
+        decodes = np.concatenate([0 * prompts, sizes])
+        steps = Steps.from_rows(np.zeros((prefills.size, len(COLUMNS))))
         return replace(
             steps,
-            done_s=0.001 + tokens / 8000,
-            prefill_tokens=tokens,
-            requests=np.ones(tokens.size, dtype=np.int64),
-            prefill_pairs=tokens * (tokens + 1) // 2,
+            done_s=0.001 + (prefills + decodes) / 8000,
+            prefill_tokens=prefills,
+            decode_requests=decodes,
+            decode_kv_tokens=np.concatenate([0 * prompts, sizes * (contexts + 1)]),
+            requests=np.where(prefills > 0, 1, decodes),
+            prefill_pairs=prefills * (prefills + 1) // 2,
         ), True
 
     def running(self) -> frozenset[Process]:
