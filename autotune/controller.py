@@ -105,7 +105,7 @@ class Controller:
             finalist=self._finalist,
             live=job.live,
             finalists=self._finalists,
-            screen=Screen.of(job, self._yardstick, self._samples),
+            screen=Screen.of(job, self._yardstick, self._samples, say=watcher.say),
         )
         optuna_study.sampler = UntestedCellSampler(
             lattice,

@@ -24,6 +24,20 @@ def best(
     *,
     storage: Storage = None,
     study_name: StudyName = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Judge what is stored by these limits instead; nothing is measured.",
+            show_default=False,
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="The trace file of the study, where it has moved: for forecasts.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: Annotated[
         ExportFormat,
         typer.Option(
@@ -38,11 +52,13 @@ def best(
 ) -> None:
     """Export the best configuration with its evidence.
 
-    Exit code 3 if nothing keeps the budget.
+    Exit code 3 if nothing keeps the budget. With --budget it also says what is forecast of
+    candidates that were never measured.
     """
     import os
 
     from autotune.cli.files import write_text
+    from autotune.cli.foreseen import forecast_of_others
     from autotune.cli.words import simulation_lines, study_verdict
     from autotune.errors import NothingFeasible, UsageError
     from autotune.export.render import render
@@ -54,7 +70,8 @@ def best(
     if output is not None:
         check_destination(output)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
-        view = load_view(repository, study_name)
+        view = load_view(repository, study_name, budget=budget)
+        foreseen = [] if budget is None else forecast_of_others(view, repository, trace)
     judgement = view.judgement
     if judgement is None:
         raise UsageError(
@@ -63,7 +80,7 @@ def best(
         )
     lines = study_verdict(view)
     if judgement.chosen is None:
-        raise NothingFeasible(lines[0], hint=" ".join(lines[1:]))
+        raise NothingFeasible(lines[0], hint=" ".join([*lines[1:], *foreseen]))
     text = render(
         make_export(view, judgement.chosen),
         output_format.value,
@@ -73,7 +90,7 @@ def best(
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
-    for line in [*simulation_lines(view.study), lines[0]]:
+    for line in [*simulation_lines(view.study), lines[0], *foreseen]:
         typer.echo(line, err=True)
     if output is not None:
         typer.echo(f"wrote {output}", err=True)

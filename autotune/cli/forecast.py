@@ -121,6 +121,7 @@ def _json(
 def _lines(
     foresight: Foresight, chosen: Candidate | None, load: float | None, top: int
 ) -> list[str]:
+    from autotune.cli.foreseen import last_words
     from autotune.forecast.forecast_words import load_line, table, trust_line
     from autotune.study.foresight import MOST_LOAD, described
 
@@ -129,7 +130,9 @@ def _lines(
         [(each.candidate, each.metrics, each.probability, bool(each.trials)) for each in listed]
     )
     lines += ["", trust_line(foresight.looked.outlook.trust)]
-    if chosen is not None and foresight.study.budget.limits:
+    if chosen is None:
+        lines += last_words(foresight)
+    elif foresight.study.budget.limits:
         lines.append(load_line(foresight.holds_up_to(chosen), MOST_LOAD))
     if chosen is not None and load is not None:
         found = foresight.at_load(chosen, load)

@@ -155,6 +155,7 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
     import json
     import os
 
+    from autotune.cli.foreseen import last_words_of
     from autotune.cli.tables import console
     from autotune.cli.trial_table import print_trials
     from autotune.cli.words import forecast_lines, simulation_lines, study_verdict, time_line
@@ -168,6 +169,7 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
     url = resolve_url(settings.storage, os.environ)
     with open_repository(url, create=False) as repository:
         view = load_view(repository, study_name(settings))
+        foreseen = last_words_of(view, repository) if output_format is OutputFormat.TABLE else []
     judgement = view.judgement
     if output_format is OutputFormat.JSON:
         body = {
@@ -186,7 +188,8 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
         return
     calibration_s = (view.study.spec.get("calibration") or {}).get("seconds", 0.0)
     spent = time_line(view.trials, calibration_s=calibration_s)
-    typer.echo("\n".join([*study_verdict(view), *forecast_lines(view.study), spent]))
+    lines = [*study_verdict(view), *foreseen, *forecast_lines(view.study), spent]
+    typer.echo("\n".join(lines))
     if judgement.chosen is not None:
         typer.echo("")
         export = make_export(view, judgement.chosen)

@@ -37,6 +37,11 @@ def table(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def metrics_line(metrics: Mapping[str, tuple[float, float, float]]) -> str:
+    """Return the metrics of a forecast, with their ranges."""
+    return ", ".join(f"{name} {_range(bounds)}" for name, bounds in metrics.items())
+
+
 def _range(bounds: tuple[float, float, float]) -> str:
     low, mean, high = bounds
     if not math.isfinite(mean):

@@ -17,6 +17,7 @@ from autotune.errors import UsageError
 from autotune.forecast.forecaster import forecast_cells
 from autotune.forecast.simulation import Traffic
 from autotune.forecast.sweep import Calibrated
+from autotune.study.confirm import FINISHED
 from autotune.study.costs import LoadSamples
 from autotune.study.outcomes import Yardstick
 from autotune.study.screen import Looked, Screen
@@ -145,6 +146,52 @@ class Foresight:
         """Return the metrics that are forecast at a multiple of the traffic."""
         logs = self._logs_at(candidate, load)
         return {k: float(np.exp(v)) for k, v in zip(self._screen.keys, logs, strict=True)}
+
+    @property
+    def best_measured(self) -> Forecast | None:
+        """The measured candidate that is expected to be best; None if it is the baseline."""
+        best = self.looked.outlook.best
+        if best is None:
+            return None
+        found = self._forecast(best)
+        own = cell_key(self.study.baseline)
+        return None if cell_key(found.candidate) == own else found
+
+    def attribution(self, candidate: Candidate) -> dict[str, dict[str, float]]:
+        """Return what each knob does that a candidate moves, alone and from the baseline.
+
+        As shares, by metric: 0.1 is 10 % more. Nothing of a knob without which the others make
+        no candidate, or of which nothing is forecast.
+        """
+        base = self.looked.corrected.logs[self._row(self.study.baseline)]
+        moved = [name for name in candidate if candidate[name] != self.study.baseline[name]]
+        known = {cell_key(cell): row for row, cell in enumerate(self._screen.cells)}
+        found = {}
+        for name in moved:
+            row = known.get(cell_key({**self.study.baseline, name: candidate[name]}))
+            if row is None:
+                continue
+            change = np.expm1(self.looked.corrected.logs[row] - base)
+            columns = zip(self._screen.keys, change.tolist(), strict=True)
+            found[name] = {key: value for key, value in columns if math.isfinite(value)}
+        return found
+
+    def loss_by_chance(self) -> float | None:
+        """Return the loss of the best of as many random cells as were measured, on average.
+
+        The baseline is among them, as in any search. None if nothing else was measured.
+        """
+        losses = self.looked.outlook.expected
+        base = losses[self._row(self.study.baseline)]
+        tried = {cell_key(t.candidate) for t in self._view.trials if t.state in FINISHED}
+        drawn = len(tried - {cell_key(self.study.baseline)})
+        if not drawn:
+            return None
+        ordered = np.sort(np.minimum(losses, base))
+        # The best of k draws is the i-th best cell with a chance that follows from ranks.
+        left = (ordered.size - np.arange(ordered.size + 1)) / ordered.size
+        chances = left[:-1] ** drawn - left[1:] ** drawn
+        return float(chances @ ordered)
 
     def _excess(self, candidate: Candidate, load: float) -> float:
         return float(self.looked.goal.excess(self._logs_at(candidate, load)))

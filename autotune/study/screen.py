@@ -104,9 +104,18 @@ class Screen:
         study: with a calibration, and with knobs that the simulation knows; see ``of``.
         yardstick: says by which budget.
         load_samples: returns the arrays of a complete trial.
+        say: told when all cells are simulated, which takes seconds.
     """
 
-    def __init__(self, study: Studied, yardstick: Yardstick, load_samples: LoadSamples) -> None:
+    def __init__(
+        self,
+        study: Studied,
+        yardstick: Yardstick,
+        load_samples: LoadSamples,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._say = say
         self._study = study
         self._yardstick = yardstick
         self._load_samples = load_samples
@@ -116,11 +125,18 @@ class Screen:
         self._looked: tuple[tuple[int, ...], Looked | None] | None = None
 
     @classmethod
-    def of(cls, study: Studied, yardstick: Yardstick, load_samples: LoadSamples) -> Screen | None:
+    def of(
+        cls,
+        study: Studied,
+        yardstick: Yardstick,
+        load_samples: LoadSamples,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> Screen | None:
         """Return the screen of a study, None where nothing can be forecast."""
         if study.calibrated is None or not forecastable(study.lattice):
             return None
-        return cls(study, yardstick, load_samples)
+        return cls(study, yardstick, load_samples, say=say)
 
     def pick(
         self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]
@@ -195,6 +211,11 @@ class Screen:
         return Looked(simulations, corrected, goal, outlook)
 
     def _forecast(self, baseline: TrialRecord, replays: tuple[int, ...]) -> Simulations:
+        count = len(replays) - 1
+        self._say(
+            f"simulating all {len(self.cells)} candidates, by the steps of {count} "
+            f"{'replay' if count == 1 else 'replays'}"
+        )
         study, info = self._study, _info(baseline)
         arrays = {number: self._load_samples(number) for number in replays}
         shape = shape_of(info, delivery_s=_delivery_s(arrays[baseline.number]))

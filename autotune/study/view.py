@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune import __version__
@@ -16,7 +16,7 @@ from autotune.study.judgement import Judgement, judge, verdict_json
 from objectives.budget import is_feasible, resolve
 from objectives.classes import parse_classes
 from objectives.errors import ObjectiveError
-from objectives.limits import Budget, parse_budget
+from objectives.limits import Budget, check_classes, parse_budget
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import Repository
 
@@ -30,13 +30,17 @@ class StudyView:
     judgement: Judgement | None
 
 
-def load_view(repository: Repository, name: str | None) -> StudyView:
-    """Read a study and judge it by its own budget.
+def load_view(repository: Repository, name: str | None, *, budget: str | None = None) -> StudyView:
+    """Read a study and judge it, by its own budget or by another; nothing is stored.
 
     Raises:
         UnknownStudy: there is none of this name, or none at all.
+        ObjectiveError: the budget cannot be read, or names a class that the study has not.
     """
     study = repository.study(name)
+    if budget is not None:
+        check_classes(parse_budget(budget), parse_classes(study.spec["classes"]))
+        study = replace(study, spec={**study.spec, "budget": budget})
     trials = repository.trials(study.id)
     judgement = judge(
         trials,

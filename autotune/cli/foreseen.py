@@ -1,0 +1,76 @@
+"""What forecasts add to a verdict: better candidates that nobody measured, and chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.cli.tables import limits
+from autotune.errors import AutotuneError
+from autotune.forecast.forecast_words import metrics_line
+from autotune.study.foresight import Foresight, stored_traffic
+from autotune.study.view import StudyView
+from storage.repository import Repository
+
+WORTH_A_WORD = 0.03
+"""What an unmeasured candidate has to be expected to gain, in widths of the budget."""
+
+
+def forecast_of_others(view: StudyView, repository: Repository, trace: Path | None) -> list[str]:
+    """Return what is forecast of candidates that were not measured, or why nothing is."""
+    try:
+        foresight = _foresight(view, repository, trace)
+    except AutotuneError as error:
+        return [f"No forecasts of other candidates: {error.message}."]
+    best = foresight.forecasts[0]
+    measured = [each for each in foresight.forecasts if each.trials]
+    if best.trials or (measured and measured[0].loss - best.loss < WORTH_A_WORD):
+        return ["No candidate that was not measured is forecast to be better by much."]
+    kept = "" if best.probability is None else f", keeps the budget with {best.probability:.0%}"
+    found = metrics_line(best.metrics)
+    return [f"Forecast, not measured: {limits(best.candidate)} may be better{kept}: {found}."]
+
+
+def _foresight(view: StudyView, repository: Repository, trace: Path | None) -> Foresight:
+    return Foresight(
+        view,
+        stored_traffic(view, trace),
+        lambda number: repository.samples(view.study.id, number),
+    )
+
+
+def last_words_of(view: StudyView, repository: Repository) -> list[str]:
+    """Return ``last_words`` of a study, nothing where it cannot be forecast."""
+    try:
+        return last_words(_foresight(view, repository, None))
+    except AutotuneError:
+        return []
+
+
+def last_words(foresight: Foresight) -> list[str]:
+    """Return which limit made the difference, and what random trials would have found."""
+    return [*attribution_lines(foresight), *chance_lines(foresight)]
+
+
+def attribution_lines(foresight: Foresight) -> list[str]:
+    """Return what each limit does alone, on the way from the baseline to the best."""
+    best = foresight.best_measured
+    if best is None:
+        return []
+    parts = []
+    for name, changes in foresight.attribution(best.candidate).items():
+        shown = ", ".join(f"{key} {change:+.0%}" for key, change in changes.items())
+        parts.append(f"{name} alone: {shown}")
+    if not parts:
+        return []
+    way = f"from {limits(foresight.study.baseline)} to {limits(best.candidate)}"
+    return [f"By forecast, {way}, {'; '.join(parts)}."]
+
+
+def chance_lines(foresight: Foresight) -> list[str]:
+    """Return what as many random trials would be expected to find, by forecast."""
+    best, loss = foresight.best_measured, foresight.loss_by_chance()
+    if best is None or loss is None:
+        return []
+    worse = max(0.0, loss - best.loss)
+    end = f"would end {worse:.2f} widths of the budget worse on average, by forecast"
+    return [f"As many candidates drawn at random {end}."]
