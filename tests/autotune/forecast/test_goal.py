@@ -29,7 +29,8 @@ def goal_of(budget: str) -> Goal:
 
 
 def logs_of(*rows: tuple[float, ...]) -> F8:
-    return np.log(np.array(rows))
+    logs: F8 = np.log(np.array(rows))
+    return logs
 
 
 @settings(max_examples=60)
