@@ -80,7 +80,8 @@ def main() -> None:
     for name in METRICS:
         errors = np.abs([row["errors"][name] for row in rows])
         pairs = [(row["measured"][name], row["forecast"][name]) for row in rows]
-        correlation = np.corrcoef(*(ranks(side) for side in zip(*pairs, strict=True)))[0, 1]
+        one, other = (ranks(side) for side in zip(*pairs, strict=True))
+        correlation = np.corrcoef(one, other)[0, 1]
         summary[name] = {
             "median": float(np.median(errors)),
             "worst": float(errors.max()),
