@@ -157,7 +157,7 @@ class Screen:
         return self.cells[best]
 
     def settled(self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]) -> bool:
-        """Whether no cell that may still be tried is expected to be better by much."""
+        """Whether cells may still be tried, and none is expected to be better by much."""
         looked = self.look(rows)
         if looked is None or looked.outlook.trust < SETTLED_TRUST:
             return False
@@ -168,7 +168,7 @@ class Screen:
             for row, cell in enumerate(self.cells)
             if allowed(cell)
         ]
-        return max(gains, default=0.0) < SETTLED_GAIN
+        return bool(gains) and max(gains) < SETTLED_GAIN
 
     def look(self, rows: Sequence[TrialRecord]) -> Looked | None:
         """Return what forecasts say by now, None before the baseline was measured."""
@@ -323,7 +323,7 @@ def _delivery_s(arrays: Mapping[str, F8]) -> float:
     steps, requests = Steps.split(arrays)
     first_s = requests["first_token_s"]
     first_s = first_s[np.isfinite(first_s)]
-    before = np.searchsorted(steps.done_s, first_s) - 1
+    before = np.searchsorted(steps.done_s, first_s, side="right") - 1
     known = before >= 0
     if not known.any():
         return 0.0

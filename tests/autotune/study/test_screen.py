@@ -1,0 +1,280 @@
+"""A study that follows forecasts, on simulated engines, and what its screen says on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numpy.typing import NDArray
+
+from autotune import lease, tuning
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.controller import Controller
+from autotune.study import screen as screens
+from autotune.study.job import Job
+from autotune.study.outcomes import Yardstick
+from autotune.study.plan import Plan
+from autotune.study.screen import Looked, Screen, Simulations
+from objectives.limits import parse_budget
+from storage.records import StudyRecord, TrialRecord
+from storage.repository import open_repository
+from tests.autotune.study.scripted import Notes, settings_of
+
+TRIALS = 9
+KNOBS = {TOKENS: [256, 384, 512, 768, 1024, 2048], SEQS: [128]}
+
+
+class Stopped(Exception):
+    """Somebody has stopped the study."""
+
+
+@dataclass(slots=True)
+class Told(Notes):
+    """A watcher that stops the study once so many of its trials have finished."""
+
+    stop_after: int | None = None
+
+    def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None:
+        self.said.append(f"opened {study.name} with {len(trials)} trials")
+
+    def finished(self, row: TrialRecord) -> None:
+        if row.number + 1 == self.stop_after:
+            raise Stopped
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Study:
+    """What a study left behind."""
+
+    job: Job
+    rows: tuple[TrialRecord, ...]
+    samples: Mapping[int, Mapping[str, NDArray[Any]]]
+    said: Sequence[str]
+
+    @property
+    def phases(self) -> list[str]:
+        return [row.phase for row in self.rows]
+
+    @property
+    def results(self) -> list[tuple[object, ...]]:
+        return [(row.phase, cell_key(row.candidate), row.state, row.metrics) for row in self.rows]
+
+    def screen(self, **changes: Any) -> Screen:
+        found = Screen.of(
+            self.job, replace(Yardstick.of(self.job), **changes), self.samples.__getitem__
+        )
+        assert found is not None
+        return found
+
+    def untested(self, rows: Sequence[TrialRecord]) -> Callable[[Candidate], bool]:
+        lattice = self.job.lattice
+        return Plan(TRIALS, self.job.baseline, (), lattice, lambda: None).untested(rows)
+
+
+@dataclass(slots=True)
+class Tuner:
+    """Runs studies in a folder of its own."""
+
+    folder: Path
+    jobs: list[Job] = field(default_factory=list)
+
+    def run(self, name: str, *, stop_after: int | None = None, **changes: Any) -> Study:
+        url = f"sqlite:///{self.folder / 'study.db'}"
+        settings = settings_of(
+            **{
+                "model": "tiny-llama",
+                "engine": "sim:cpu-tiny-llama",
+                "trace": "demo:mixed",
+                "window": "0:1",
+                "budget": "ttft_p95:500 itl_p99:60",
+                "classes": "",
+                "knobs": KNOBS,
+                "trials": TRIALS,
+                "storage": url,
+                "study_name": name,
+                "log_folder": self.folder / "logs",
+                **changes,
+            }
+        )
+        watcher = Told(stop_after=stop_after)
+        try:
+            tuning.run_study(settings, watcher, environ={})
+        except Stopped:
+            assert stop_after is not None
+        with open_repository(url, create=False) as repository:
+            record = repository.study(name)
+            rows = repository.trials(record.id)
+            samples = {
+                row.number: repository.samples(record.id, row.number)
+                for row in rows
+                if row.state == "complete"
+            }
+        return Study(self.jobs[-1], rows, samples, watcher.said)
+
+
+@pytest.fixture(scope="module")
+def tuner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuner]:
+    found = Tuner(tmp_path_factory.mktemp("screen"))
+
+    class Watched(Controller):
+        def __init__(self, *, job: Job, **given: Any) -> None:
+            found.jobs.append(job)
+            super().__init__(job=job, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "LOCKS", found.folder)
+        patch.setattr(tuning, "Controller", Watched)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def study(tuner: Tuner) -> Study:
+    return tuner.run("whole")
+
+
+def test_the_search_follows_forecasts_and_ends_when_they_expect_nothing_better(
+    study: Study,
+) -> None:
+    assert study.phases[:2] == ["baseline", "sentinel"]
+    searched = study.phases[2:-2]
+    assert set(searched) == {"screen"}
+    assert study.phases[-2:] == ["confirm", "confirm"]
+    assert len(study.rows) < TRIALS
+    assert len({cell_key(row.candidate) for row in study.rows}) >= screens.LEAST_MEASURED
+    ended = f"the study ends with {len(study.rows)} of {TRIALS} trials"
+    assert study.said[-1] == f"no candidate that was not tried is expected to be better: {ended}"
+
+
+def test_what_is_picked_follows_from_the_stored_trials_alone(study: Study) -> None:
+    count = study.phases.index("confirm") - 1
+    before, row = study.rows[:count], study.rows[count]
+    assert row.phase == "screen"
+    assert study.screen().pick(before, study.untested(before)) == row.candidate
+
+
+def test_a_study_that_was_stopped_goes_on_as_it_would_have(tuner: Tuner, study: Study) -> None:
+    stopped = tuner.run("stopped", stop_after=4)
+    assert stopped.results == study.results[:4]
+    assert tuner.run("stopped").results == study.results
+
+
+def test_without_step_times_rules_of_thumb_and_the_sampler_search(tuner: Tuner) -> None:
+    found = tuner.run("plain", calibrate=False, fidelity="restart", trials=6)
+    assert Screen.of(found.job, Yardstick.of(found.job), found.samples.__getitem__) is None
+    assert set(found.phases) == {"baseline", "starts", "search", "confirm"}
+
+
+def test_with_a_knob_that_nobody_can_simulate_there_are_no_forecasts(study: Study) -> None:
+    lattice = replace(
+        study.job.lattice, ladders={**study.job.lattice.ladders, "dtype": ("a", "b")}
+    )
+    job = replace(study.job, lattice=lattice)
+    assert Screen.of(job, Yardstick.of(job), study.samples.__getitem__) is None
+
+
+@pytest.mark.parametrize("numbers", [(), (1,), (1, 2, 3)])
+def test_before_the_baseline_was_restarted_forecasts_have_no_say(
+    study: Study, numbers: tuple[int, ...]
+) -> None:
+    rows = [study.rows[number] for number in numbers]
+    found = study.screen()
+    assert found.look(rows) is None
+    assert found.pick(rows, everything) is None
+    assert not found.settled(rows, everything)
+
+
+def test_a_search_is_settled_only_after_four_cells(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screens, "SETTLED_GAIN", math.inf)
+    found = study.screen()
+    for count in range(1, len(study.rows)):
+        rows = study.rows[:count]
+        cells = {cell_key(row.candidate) for row in rows}
+        assert found.settled(rows, everything) is (len(cells) >= 4)
+
+
+def test_forecasts_settle_nothing_if_they_are_not_trusted_or_nothing_is_left(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, rows = study.screen(), study.rows[:-2]
+    assert found.settled(rows, study.untested(rows))
+    assert found.pick(rows, everything) is not None
+    assert not found.settled(rows, nothing)
+    assert found.pick(rows, nothing) is None
+    monkeypatch.setattr(screens, "SETTLED_TRUST", 1.1)
+    monkeypatch.setattr(screens, "LEAST_TRUST", 1.1)
+    assert not found.settled(rows, study.untested(rows))
+    assert found.pick(rows, everything) is None
+
+
+def test_no_cell_is_tried_that_even_an_optimist_sees_at_twice_the_budget(study: Study) -> None:
+    found = study.screen(budget=parse_budget("ttft_p95:5 itl_p99:60"))
+    rows = study.rows[:2]
+    assert found.pick(rows, everything) is None
+    assert not found.settled(rows, everything)
+
+
+def test_a_replay_that_was_cut_short_counts_as_its_bounds(study: Study) -> None:
+    rows, cut = study.rows[:2], study.rows[2]
+    whole = cut.metrics or {}
+    before = seen(study, rows, cut)
+    key = ("itl_p99", "ttft_p95")
+
+    def bound(factor: float) -> TrialRecord:
+        bounds = {name: (whole[name] or 0.0) * factor for name in key}
+        engine = {"censored": {"bounds": bounds}}
+        return replace(cut, state="infeasible", metrics=None, engine=engine)
+
+    # A bound above what was forecast is known to be too little; one below says nothing.
+    above = seen(study, [*rows, bound(1.5)], cut)
+    below = seen(study, [*rows, bound(0.5)], cut)
+    for name in key:
+        assert below[name] == pytest.approx(before[name])
+        assert before[name] < above[name]
+        assert above[name] == pytest.approx(math.log(1.5 * (whole[name] or 0.0)), abs=0.15)
+
+
+def test_all_cells_are_simulated_anew_when_the_replays_have_doubled(study: Study) -> None:
+    found = study.screen()
+    kept = [at(found.look(study.rows[:count])) for count in (1, 2, 3, 4, 5)]
+    assert kept[1] is kept[2]
+    assert kept[3] is kept[4]
+    assert len(set(map(id, kept))) == 3
+
+
+def test_tokens_come_a_little_after_their_step_as_in_the_baseline(study: Study) -> None:
+    def late(number: int) -> Mapping[str, NDArray[Any]]:
+        arrays = study.samples[number]
+        return {**arrays, "first_token_s": arrays["first_token_s"] + 5e-4}
+
+    for samples, delivery_s in ((study.samples.__getitem__, 0.0), (late, 5e-4)):
+        found = Screen.of(study.job, Yardstick.of(study.job), samples)
+        assert found is not None
+        assert at(found.look(study.rows[:1])).shape.delivery_s == pytest.approx(delivery_s)
+
+
+def everything(_candidate: Candidate) -> bool:
+    return True
+
+
+def nothing(_candidate: Candidate) -> bool:
+    return False
+
+
+def at(looked: Looked | None) -> Simulations:
+    assert looked is not None
+    return looked.simulations
+
+
+def seen(study: Study, rows: Sequence[TrialRecord], of: TrialRecord) -> dict[str, float]:
+    """Return what is expected of a trial's cell, as logs."""
+    screen = study.screen()
+    looked = screen.look(rows)
+    assert looked is not None
+    row = list(map(cell_key, screen.cells)).index(cell_key(of.candidate))
+    return dict(zip(screen.keys, looked.corrected.logs[row].tolist(), strict=True))
