@@ -16,7 +16,7 @@ _NO_MEMORY = re.compile(
     r"|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA calloc",
     re.I,
 )
-_NOT_FREE = re.compile(r"Free memory on device .* is less than", re.I)
+_NOT_FREE = re.compile(r"(Free memory on device|Available memory on node) .* is less than", re.I)
 
 # The first rule that matches any line wins, so that a consequence never hides its cause.
 _START_RULES: Sequence[_Rule] = (

@@ -7,15 +7,19 @@ from dataclasses import replace
 from autotune.candidates.lattice import Tiles
 from autotune.engine.protocol import EngineInfo, TrialFailed
 from autotune.engine.supervisor import Description
+from autotune.forecast.sweep import Calibrated
 from autotune.settings import TuneSettings
-from autotune.study.calibrate import Sweeper, calibrate
+from autotune.study.calibrate import FixedLimits, Sweeper, calibrate
 from autotune.study.job import Job, make_job
 from autotune.study.plan import CONFIRM_FROM
 from autotune.study.session import Follower, log_folder
 from autotune.study.stage import Stage
 
-PASSING = frozenset({"hang", "engine_dead", "start_timeout"})
-"""Failures after which another engine may well run."""
+PASSING = frozenset({"hang", "engine_dead", "start_timeout", "unknown"})
+"""Failures after which another engine may well run, so one more is tried.
+
+What is unknown may be a process that somebody ended, or memory that somebody else had.
+"""
 
 
 def searches_live(settings: TuneSettings, info: EngineInfo) -> bool:
@@ -35,7 +39,9 @@ def first_job(
 ) -> Job:
     """Return the job with step times measured, where that is wanted and possible.
 
-    What stands in the way of live trials is said in one line, and every trial then restarts.
+    What stands in the way of live trials is said in one line, and every trial then restarts. A
+    failure that may pass stands in nobody's way: the engine is tried once more, and if that
+    fails too, only the step times are missing.
 
     Args:
         job: with ladders made without step times.
@@ -51,21 +57,11 @@ def first_job(
     obstacle = described.info.live_obstacle
     if obstacle is None and settings.calibrate:
         listener.say("calibrating: starting the engine of the largest limits")
-        log_path = log_folder(settings, name) / "calibrate.log"
-        tile = Tiles.parse(settings.tile).tokens
         try:
-            calibrated = calibrate(
-                job,
-                stage,
-                sweeper,
-                tile=tile,
-                log_path=log_path,
-                on_progress=listener.progress,
-            )
+            calibrated = _calibrated(job, stage, sweeper, listener=listener, name=name)
         except TrialFailed as outcome:
-            stage.kill()
             obstacle = f"the engine of the largest limits cannot be used ({outcome})"
-            if not job.live or outcome.failure.failure_class in PASSING:
+            if not job.live or _may_pass(outcome):
                 listener.say(f"no step times were measured: {obstacle}")
                 return job
         else:
@@ -83,3 +79,42 @@ def first_job(
         listener.say(f"every trial restarts an engine: {obstacle}")
         return replace(job, live=False)
     return job
+
+
+def _calibrated(
+    job: Job, stage: Stage, sweeper: Sweeper, *, listener: Follower, name: str
+) -> Calibrated:
+    """Measure the step times; after a failure that may pass, once more.
+
+    Raises:
+        TrialFailed: as ``calibrate``; nothing runs then.
+    """
+    folder = log_folder(job.settings, name)
+
+    def attempt(log: str) -> Calibrated:
+        tile = Tiles.parse(job.settings.tile).tokens
+        try:
+            return calibrate(
+                job,
+                stage,
+                sweeper,
+                tile=tile,
+                log_path=folder / log,
+                on_progress=listener.progress,
+            )
+        except TrialFailed:
+            stage.kill()
+            raise
+
+    try:
+        return attempt("calibrate.log")
+    except TrialFailed as outcome:
+        if not _may_pass(outcome):
+            raise
+        listener.say(f"calibrating once more: {outcome}")
+    return attempt("calibrate-again.log")
+
+
+def _may_pass(outcome: TrialFailed) -> bool:
+    fixed = isinstance(outcome, FixedLimits)
+    return outcome.failure.failure_class in PASSING and not fixed

@@ -43,6 +43,10 @@ class Sweeper(Protocol):
     ) -> tuple[Steps, bool]: ...
 
 
+class FixedLimits(TrialFailed):
+    """An engine runs, but says that its limits cannot be changed: so would another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What ``autotune calibrate`` found: of which engine, and the ladders up to its limits."""
@@ -123,11 +127,12 @@ def sweep(
     """Measure the steps of the engine that runs, up to its own limits.
 
     Raises:
-        TrialFailed: its limits cannot be changed, or it died.
+        FixedLimits: its limits cannot be changed.
+        TrialFailed: it died.
     """
     info, begun = started.info, time.perf_counter()
     if info.live_obstacle is not None:
-        raise TrialFailed(Failure("unknown", f"no step times: {info.live_obstacle}"))
+        raise FixedLimits(Failure("unknown", f"no step times: {info.live_obstacle}"))
     limits = {name: int(info.resolved.get(name) or 0) for name in LIVE_LIMITS}
     plan = sweep_plan(
         max_tokens=limits[TOKENS],

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.engine.failures import classify_run, classify_start, read_tail
+from autotune.engine.failures import classify_run, classify_start, lacks_memory, read_tail
 from autotune.engine.protocol import Failure
 
 CORE = "(EngineCore pid=20344) ERROR 11-30 04:00:14 [core.py:1510] "
@@ -144,14 +144,18 @@ def test_memory_that_ran_out_during_the_start(line: str) -> None:
     assert classify_start(log, START_FAILED) == Failure("oom_start", line)
 
 
-def test_memory_that_somebody_else_holds_is_no_fault_of_the_candidate() -> None:
-    line = (
-        "ValueError: Free memory on device cuda:0 (2.1/23.65 GiB) on startup is less than "
-        "desired GPU memory utilization (0.92, 21.76 GiB)."
-    )
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: Free memory on device cuda:0 (2.1/23.65 GiB) on startup is less than desired",
+        "ValueError: Available memory on node 0 (3.1/62.8 GiB) on startup is less than desired",
+    ],
+)
+def test_memory_that_somebody_else_holds_is_no_fault_of_the_candidate(line: str) -> None:
     failure = classify_start(f"{CORE}{line}\n", START_FAILED)
     assert failure == Failure("unknown", line)
     assert not failure.deterministic
+    assert lacks_memory(failure)
 
 
 def test_no_memory_left_for_the_cache() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.protocol import Failure, FailureClass, TrialFailed
 from autotune.engine.supervisor import Description
-from autotune.study.beginning import first_job, searches_live
+from autotune.study.beginning import PASSING, first_job, searches_live
 from autotune.study.job import Job
 from autotune.study.plan import CONFIRM_FROM
 from autotune.study.session import log_folder
@@ -131,6 +131,7 @@ def test_an_obstacle_to_what_is_not_wanted_is_not_mentioned(changes: Any) -> Non
 def test_an_obstacle_that_only_the_engine_knows_is_said_too() -> None:
     engines = ScriptedEngines(obstacle="another scheduler")
     before, after, _, heard = begun(engines)
+    assert len(engines.started) == 1
     assert heard.said[1:] == [
         f"every trial restarts an engine: {UNUSABLE} (unknown: no step times: another scheduler)"
     ]
@@ -150,12 +151,46 @@ def test_an_envelope_that_does_not_run_is_said_in_one_line(stage: str) -> None:
     assert not engines.alive
 
 
-def test_an_engine_that_hangs_once_ends_no_live_search() -> None:
-    hang = TrialFailed(Failure("hang", "silence"))
-    before, after, _, heard = begun(ScriptedEngines(faults={("sweep", 0): hang}))
-    assert heard.said[1:] == [f"no step times were measured: {UNUSABLE} (hang: silence)"]
+@pytest.mark.parametrize("failure_class", sorted(PASSING))
+@pytest.mark.parametrize("stage", ["start", "sweep"])
+def test_what_may_pass_is_tried_once_more(
+    failure_class: FailureClass, stage: str, tmp_path: Path
+) -> None:
+    """As an engine of which somebody ended a process."""
+    passing = TrialFailed(Failure(failure_class, "it is gone"))
+    engines = ScriptedEngines(faults={(stage, 0): passing})
+    _, after, _, heard = begun(engines, log_folder=tmp_path)
+    assert heard.said[1:] == [f"calibrating once more: {failure_class}: it is gone"]
+    assert after.live
+    assert after.calibrated is not None
+    assert after.calibrated.whole
+    assert engines.kills == 1
+    # Each start has a log of its own.
+    assert [log.name for log in engines.logs] == ["calibrate.log", "calibrate-again.log"]
+
+
+@pytest.mark.parametrize("failure_class", sorted(PASSING))
+def test_what_does_not_pass_at_once_ends_no_live_search(failure_class: FailureClass) -> None:
+    passing = TrialFailed(Failure(failure_class, "somebody has the memory"))
+    engines = ScriptedEngines(faults={("start", 0): passing, ("start", 1): passing})
+    before, after, _, heard = begun(engines)
+    words = f"{failure_class}: somebody has the memory"
+    assert heard.said[1:] == [
+        f"calibrating once more: {words}",
+        f"no step times were measured: {UNUSABLE} ({words})",
+    ]
     assert after == before
     assert after.live
+    assert len(engines.started) == 2
+    assert not engines.alive
+
+
+def test_a_second_failure_that_stays_makes_every_trial_restart() -> None:
+    hang = TrialFailed(Failure("hang", "silence"))
+    engines = ScriptedEngines(faults={("sweep", 0): hang, ("start", 1): OUT_OF_MEMORY})
+    _, after, _, heard = begun(engines)
+    assert heard.said[-1].startswith(f"every trial restarts an engine: {UNUSABLE} (oom_start")
+    assert not after.live
 
 
 def test_restarts_that_could_not_be_calibrated_say_so() -> None:
