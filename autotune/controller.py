@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import open_log
 from autotune.errors import EnvironmentFault, TooManyFailures
 from autotune.study.costs import Fidelity
-from autotune.study.earned import earn, engine_json
+from autotune.study.earned import Earned, earn, engine_json
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement, finalists, judge, verdict_json
 from autotune.study.outcomes import Yardstick
@@ -35,7 +36,7 @@ from autotune.study.screen import Screen
 from autotune.study.stage import Stage
 from objectives.steps import Steps
 from storage.records import Outcome, TrialFailure, TrialRecord
-from storage.repository import Repository
+from storage.repository import Repository, utc_now
 from storage.study import reconcile, tell_stored
 
 CUT_SHORT = ("screen", "starts", "search")
@@ -70,6 +71,7 @@ class Controller:
         watcher: told of progress.
         log_folder: one engine log a trial goes here.
         pause: waits for some seconds.
+        now: the time of day, by which a study that goes on knows how long it stood.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Controller:
         watcher: Watcher,
         log_folder: Path,
         pause: Callable[[float], None] = time.sleep,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._job = job
         self._study_id = study_id
@@ -93,6 +96,7 @@ class Controller:
         self._runner = Runner(job, engines, stage, watcher.progress, pause=pause)
         self._watcher = watcher
         self._log_folder = log_folder
+        self._now = now
         self._yardstick = Yardstick.of(job)
         lattice = job.lattice
         self._plan = Plan(
@@ -137,11 +141,25 @@ class Controller:
         return self._conclude()
 
     def _recall(self) -> None:
-        """Give the runner the replays that it had accepted before the study was stopped."""
+        """Give the runner the replays that it had seen before the study was stopped."""
+        now = self._now()
         for row in self._rows():
-            if row.state == "complete":
-                steps, _ = Steps.split(self._samples(row.number))
+            hit = row.state == "invalid" and row.failure_class == "slow_spell"
+            arrays = self._samples(row.number) if hit or row.state == "complete" else {}
+            if not arrays:
+                continue
+            steps = Steps.split(arrays)[0]
+            if not hit:
                 self._runner.remember(row.candidate, _fidelity(row), steps)
+                continue
+            ended_at = now if row.finished_at is None else datetime.fromisoformat(row.finished_at)
+            self._runner.suspect(
+                row.candidate,
+                _fidelity(row),
+                steps,
+                capture_limit=max((row.engine or {})["capture_sizes"], default=None),
+                ended_s_ago=(now - ended_at).total_seconds(),
+            )
 
     def _begin(self, step: Step) -> int:
         """Draw the candidate and write its row, before anything is started."""
@@ -195,9 +213,7 @@ class Controller:
             engine={**engine_json(result), **earned.engine},
             diagnosis=earned.diagnosis,
             failure=earned.failure,
-            samples=None
-            if earned.metrics is None
-            else {**result.replayed.samples.to_arrays(), **result.replayed.steps.to_arrays()},
+            samples=_kept(earned, result),
         )
 
     def _store_failure(self, number: int, failure: Failure) -> None:
@@ -291,6 +307,14 @@ class Controller:
                 else "the baseline does not run here"
             )
             raise EnvironmentFault(f"{what} ({failure_class}): {evidence}", hint=hint)
+
+
+def _kept(earned: Earned, result: Result) -> dict[str, NDArray[Any]] | None:
+    """Return what is stored of a replay: of one cut short, only what its repetition will need."""
+    steps = result.replayed.steps.to_arrays()
+    if earned.metrics is not None:
+        return {**result.replayed.samples.to_arrays(), **steps}
+    return None if result.spell is None else steps
 
 
 def _fidelity(row: TrialRecord) -> Fidelity:

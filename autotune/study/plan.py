@@ -265,8 +265,11 @@ def retry(rows: Sequence[TrialRecord]) -> Step | None:
         groups.setdefault((row.phase, cell_key(row.candidate)), []).append(row)
     for group in groups.values():
         last = group[-1]
-        attempts = sum(row.state != "interrupted" for row in group)
-        if all(row.state in _WITHOUT_RESULT for row in group) and attempts < ATTEMPTS:
+        ended = [row for row in group if row.state != "interrupted"]
+        # A restart is due to what failed live, even at its second try.
+        failed_live = bool(ended) and ended[-1].fidelity == "live" and ended[-1].state == "failed"
+        due = len(ended) < ATTEMPTS or failed_live
+        if due and all(row.state in _WITHOUT_RESULT for row in group):
             first = last.number if last.replicate_of is None else last.replicate_of
             # What failed live may run by itself; only an engine of its own can tell.
             live = last.fidelity == "live" and last.state != "failed"

@@ -176,6 +176,27 @@ class Runner:
     def remember(self, candidate: Candidate, fidelity: Fidelity, steps: Steps) -> None:
         """Take a replay that was accepted as a reference for those to come."""
         self._references(candidate, fidelity).append(steps)
+        self._suspects.pop(_trial(candidate, fidelity), None)
+
+    def suspect(
+        self,
+        candidate: Candidate,
+        fidelity: Fidelity,
+        steps: Steps,
+        *,
+        capture_limit: int | None,
+        ended_s_ago: float,
+    ) -> None:
+        """Take a replay that a spell had hit before the study was stopped.
+
+        After those that were accepted before it. The repetition waits until the spell would be
+        over, and counts if it is as slow in the same place.
+        """
+        accepted = tuple(self._references(candidate, fidelity))
+        found = slow_spell(steps, reference=accepted, capture_limit=capture_limit)
+        if found is not None:
+            noticed_at = self._clock() - max(0.0, ended_s_ago)
+            self._suspects[_trial(candidate, fidelity)] = _Suspect(steps, found, noticed_at)
 
     def _references(self, candidate: Candidate, fidelity: Fidelity) -> deque[Steps]:
         engine_args = wanted_args(self._job, candidate, fidelity)
@@ -191,7 +212,6 @@ class Runner:
         trial = _trial(candidate, fidelity)
         if found is None or self._is_its_own_pace(trial, found, steps):
             self.remember(candidate, fidelity, steps)
-            self._suspects.pop(trial, None)
             return None
         self._suspects[trial] = _Suspect(steps, found, self._clock())
         return Failure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from autotune.engine.protocol import Failure, FailureClass, TrialFailed
 from autotune.errors import TooManyFailures
 from autotune.study.judgement import Judgement
 from autotune.study.plan import engine_starts
+from autotune.study.runner import SPELL_S
 from objectives.steps import Steps
 from storage.records import TrialRecord
 from tests.autotune.study.scripted import (
@@ -275,3 +277,35 @@ def test_a_resumed_study_knows_the_pace_from_before(tmp_path: Path) -> None:
     resumed = run(tmp_path, engines)
     assert resumed.rows[3].state == "interrupted"
     assert told_of(resumed.rows[4:5]) == [("invalid", "slow_spell")]
+
+
+@pytest.mark.parametrize("cut_s", [None, 1.0], ids=["whole", "cut short"])
+def test_a_resumed_study_knows_the_slow_spell_from_before(
+    tmp_path: Path, cut_s: float | None
+) -> None:
+    """The repetition waits for the rest of the minute, and tells the candidate's own pace."""
+    engines = ScriptedEngines(cuts_short, steps=spelled(3, 4, 5), cut_s=cut_s)
+    job = job_of(live=True, trials=TRIALS, budget="ttft_p95:300 tpot_p95:0.4x")
+
+    def stop(_: int) -> None:
+        if len(engines.plans) == 5:
+            raise Stopped
+
+    engines.on_replay = stop
+    with opened(tmp_path, job, engines) as running, pytest.raises(Stopped):
+        running.controller.run()
+    with opened(tmp_path, job, engines) as running:
+        hit = running.rows()[3]
+    engines.kill()
+    engines.pauses.clear()
+    assert told_of([hit]) == [("invalid", "slow_spell")]
+    assert (hit.metrics is None) == (cut_s is not None)
+    ended_at = datetime.fromisoformat(hit.finished_at or "")
+    later = ended_at + timedelta(seconds=25)
+    with opened(tmp_path, job, engines, now=lambda: later) as running:
+        running.controller.run()
+        rows = running.rows()
+    assert rows[4].state == "interrupted"
+    assert rows[5].candidate == hit.candidate
+    assert rows[5].state in FINISHED
+    assert 0 < engines.pauses[0] <= SPELL_S - 25

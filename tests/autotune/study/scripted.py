@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +40,7 @@ from objectives.limits import parse_budget
 from objectives.samples import RequestSamples
 from objectives.steps import COLUMNS, Steps
 from storage.records import TrialRecord
-from storage.repository import Repository, open_repository
+from storage.repository import Repository, open_repository, utc_now
 from storage.study import close_optuna_study, open_optuna_study
 
 BUDGET = "ttft_p95:300 tpot_p95:16"
@@ -412,7 +413,12 @@ def _tables() -> bytes:
 
 @contextmanager
 def opened(
-    folder: Path, job: Job, engines: ScriptedEngines, *, name: str = "study"
+    folder: Path,
+    job: Job,
+    engines: ScriptedEngines,
+    *,
+    name: str = "study",
+    now: Callable[[], datetime] = utc_now,
 ) -> Iterator[Running]:
     """Open a study in ``folder`` as the tune command does."""
     database = folder / "study.db"
@@ -434,6 +440,7 @@ def opened(
                 watcher=watcher,
                 log_folder=folder / "logs",
                 pause=engines.pauses.append,
+                now=now,
             )
             yield Running(controller, repository, record.id, study, watcher)
         finally:

@@ -175,6 +175,20 @@ def test_what_failed_live_is_repeated_by_a_restart() -> None:
     assert plan_of(12).next_step(rows) == again
 
 
+@pytest.mark.parametrize("before", [[], ["invalid"]], ids=["at once", "after a spell"])
+def test_a_restart_is_due_once_to_what_failed_live(before: list[FinishedState]) -> None:
+    rows = drive(plan_of(12), steps=2)
+    for state in (*before, "failed"):
+        rows = [*rows, record(len(rows), A, state=state, fidelity="live", replicate_of=2)]
+    restart = Step("search", A, replicate_of=2)
+    assert plan_of(12).next_step(rows) == restart
+    rows = [*rows, record(len(rows), A, state="interrupted", replicate_of=2)]
+    assert plan_of(12).next_step(rows) == restart
+    for state in ("failed", "invalid"):
+        missed = record(len(rows), A, state=state, replicate_of=2)
+        assert plan_of(12).next_step([*rows, missed]) == Step("search", None, fidelity="live")
+
+
 def test_live_trials_that_fail_one_after_the_other_end_the_live_search() -> None:
     rows = drive(plan_of(12), steps=2)
     for number, candidate in ((2, A), (4, B)):

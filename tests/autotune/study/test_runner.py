@@ -67,6 +67,9 @@ class Trials:
             budget=None if budget is None else parse_budget(budget),
         )
 
+    def suspect(self, candidate: Candidate, steps: Steps, ended_s_ago: float) -> None:
+        self._runner.suspect(candidate, "live", steps, capture_limit=None, ended_s_ago=ended_s_ago)
+
     def spells(self, candidates: Sequence[Candidate]) -> list[str | None]:
         found = [self.run(candidate).spell for candidate in candidates]
         return [None if each is None else each.failure_class for each in found]
@@ -131,6 +134,25 @@ def test_a_slow_spell_makes_a_replay_untrusted() -> None:
 def test_a_spell_that_does_not_come_back_was_the_host() -> None:
     trials = Trials(spell(0), quiet(1), quiet(2))
     assert trials.spells([SMALL] * 3) == ["slow_spell", None, None]
+
+
+@pytest.mark.parametrize(("ended_s_ago", "wait_s"), [(25.0, 35.0), (90.0, 0.0), (-5.0, 60.0)])
+def test_a_spell_from_before_a_stop_is_waited_for_and_compared_with(
+    ended_s_ago: float, wait_s: float
+) -> None:
+    """A clock of the day that was set back meanwhile makes nobody wait longer than a spell."""
+    trials = Trials(spell(1, begin_s=4.5), quiet(2))
+    trials.suspect(SMALL, spell(0), ended_s_ago)
+    # It is the candidate's own pace, and a reference from then on.
+    assert trials.spells([SMALL] * 2) == [None] * 2
+    assert trials.pauses == [wait_s]
+
+
+def test_a_replay_from_before_a_stop_that_looks_quiet_by_now_is_no_suspect() -> None:
+    trials = Trials(quiet(1))
+    trials.suspect(SMALL, quiet(0), 0.0)
+    assert trials.spells([SMALL]) == [None]
+    assert trials.pauses == []
 
 
 def test_a_repetition_waits_until_a_spell_would_be_over() -> None:
