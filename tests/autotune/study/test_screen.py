@@ -25,7 +25,7 @@ from storage.repository import open_repository
 from tests.autotune.study.scripted import Notes, settings_of
 
 TRIALS = 9
-KNOBS = {TOKENS: [256, 384, 512, 768, 1024, 2048], SEQS: [128]}
+KNOBS = {TOKENS: [256, 512, 768, 1024, 2048], SEQS: [128]}
 
 
 class Stopped(Exception):
@@ -89,7 +89,7 @@ class Tuner:
                 "model": "tiny-llama",
                 "engine": "sim:cpu-tiny-llama",
                 "trace": "demo:mixed",
-                "window": "0:1",
+                "window": "0:0.7",
                 "budget": "ttft_p95:500 itl_p99:60",
                 "classes": "",
                 "knobs": KNOBS,
