@@ -1,0 +1,92 @@
+"""What the bench of searches makes of its figures, and whether its truths are what it says."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.forecast.simulation import Traffic
+from autotune.traffic.model import Trace, TraceRequest
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts" / "bench"
+MODULES = ("search", "search_methods", "search_truth")
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    yield {name: importlib.import_module(name) for name in MODULES}
+    for name in MODULES:
+        del sys.modules[name]
+
+
+def rows(method: str, regrets: dict[tuple[str, int], float], counts: Any) -> list[dict[str, Any]]:
+    return [
+        {"workload": name, "seed": seed, "method": method, "trials": count, "regret": value}
+        for (name, seed), value in regrets.items()
+        for count in counts
+    ]
+
+
+def test_means_have_errors_and_differences_are_paired(scripts: dict[str, ModuleType]) -> None:
+    script = scripts["search"]
+    own = rows("autotune", {("a", 0): 0.1, ("a", 1): 0.3}, script.COUNTS)
+    other = rows("tpe", {("a", 0): 0.2, ("a", 1): 0.4}, script.COUNTS)
+    found = script.summary([*own, *other])
+    assert found["regret"]["autotune"]["6"] == pytest.approx([0.2, 0.1])
+    assert found["autotune_minus_tpe"]["10"] == pytest.approx([-0.1, 0.0])
+    assert found["autotune_6_minus_tpe_40"] == pytest.approx([-0.1, 0.0])
+    assert script.mean_and_error([0.5]) == [0.5, None]
+
+
+def test_the_sweep_is_wrong_where_the_truth_is_not(scripts: dict[str, ModuleType]) -> None:
+    machine = scripts["search_truth"].MACHINE
+    right, wrong = machine.calibrated.steps, machine.swept(0).steps
+    decodes = (right.prefill_tokens == 0) & (right.decode_requests > 0)
+    true_s = machine.times.decode_s[right.decode_requests[decodes]] + (
+        machine.times.kv_token_s * right.decode_kv_tokens[decodes]
+    )
+    off = np.median((wrong.done_s - wrong.begun_s)[decodes] / true_s)
+    assert 0.85 < off < 1.01
+    assert np.array_equal(machine.swept(0).steps.done_s, wrong.done_s)
+    assert not np.array_equal(machine.swept(1).steps.done_s, wrong.done_s)
+
+
+def test_luck_is_shared_by_methods_and_by_nothing_else(scripts: dict[str, ModuleType]) -> None:
+    truth = scripts["search_truth"]
+    cell = {TOKENS: 512, SEQS: 64}
+    first, again = (truth.luck(3, cell, 0).random() for _ in range(2))
+    others = [truth.luck(4, cell, 0), truth.luck(3, cell, 1), truth.luck(3, truth.ANCHOR, 0)]
+    assert first == again
+    assert first not in [each.random() for each in others]
+    assert truth.drifted(3, 0) == pytest.approx(truth.drifted(3, truth.DRIFT_TRIALS))
+
+
+def test_a_study_of_two_trials_deploys_what_it_measured(scripts: dict[str, ModuleType]) -> None:
+    methods, truth = scripts["search_methods"], scripts["search_truth"]
+    trace = Trace.build(
+        [TraceRequest(40.0 * each, 400, 4, ()) for each in range(20)],
+        block_size=16,
+        prefixes_known=False,
+        source="few",
+    )
+    traffic = Traffic.of(trace, truth.SHAPE)
+    logs = truth.truth(traffic, replays=1)
+    own = truth.Workload.of("a", trace, traffic, logs)
+    assert own.regrets.min() == 0
+    assert own.losses[~own.kept].min() > 1
+    bench = methods.Bench(own, 0)
+    search = bench.autotune(2)
+    assert [row.phase for row in search.rows] == ["baseline", "screen"]
+    assert search.pick in {truth.ROW_OF[methods.cell_key(row.candidate)] for row in search.rows}
+    found = bench.plain("random", 3)
+    assert found[0][0] == truth.ROW_OF[methods.cell_key(truth.BASELINE)]
+    assert methods.best_of(own, found) in {row for row, _ in found}
