@@ -58,11 +58,13 @@ def forecast(
     from autotune.study.foresight import Foresight, stored_traffic
     from autotune.study.view import load_view
     from objectives.limits import parse_budget
+    from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
 
     if load is not None and candidate is None:
-        raise UsageError("--load needs --candidate", hint="such as --candidate 2048/256")
+        raise UsageError("--load needs --candidate", hint="such as --candidate 2048/128")
+    limits = None if candidate is None else _limits(candidate)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
         view = load_view(repository, study_name)
         foresight = Foresight(
@@ -71,24 +73,30 @@ def forecast(
             lambda number: repository.samples(view.study.id, number),
             budget=None if budget is None else parse_budget(budget),
         )
-    chosen = None if candidate is None else _candidate(candidate, foresight)
+    # A further knob stays as the baseline has it.
+    chosen = None if limits is None else {**foresight.study.baseline, **limits}
     for line in simulation_lines(view.study):
         typer.echo(line, err=True)
     if output_format is OutputFormat.JSON:
-        typer.echo(json.dumps(_json(view, foresight, chosen, load, top), allow_nan=False))
+        body = plain(_json(view, foresight, chosen, load, top), name="forecast")
+        typer.echo(json.dumps(body, allow_nan=False))
     else:
         typer.echo("\n".join(_lines(foresight, chosen, load, top)))
 
 
-def _candidate(text: str, foresight: Foresight) -> Candidate:
+def _limits(text: str) -> Candidate:
+    import re
+
     from autotune.candidates.lattice import SEQS, TOKENS
     from autotune.errors import UsageError
 
-    tokens, _, seqs = text.partition("/")
-    if not (tokens.isascii() and seqs.isascii() and tokens.isdigit() and seqs.isdigit()):
-        raise UsageError(f"--candidate {text!r} is not tokens/seqs, such as 2048/256")
-    # A further knob stays as the baseline has it.
-    return {**foresight.study.baseline, TOKENS: int(tokens), SEQS: int(seqs)}
+    found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    if found is None:
+        raise UsageError(
+            f"--candidate {text!r} is not tokens/seqs",
+            hint="max_num_batched_tokens and max_num_seqs, such as --candidate 2048/128",
+        )
+    return {TOKENS: int(found[1]), SEQS: int(found[2])}
 
 
 def _json(
@@ -122,7 +130,7 @@ def _lines(
     foresight: Foresight, chosen: Candidate | None, load: float | None, top: int
 ) -> list[str]:
     from autotune.cli.foreseen import last_words
-    from autotune.forecast.forecast_words import load_line, table, trust_line
+    from autotune.forecast.forecast_words import at_load_line, load_line, table, trust_line
     from autotune.study.foresight import MOST_LOAD, described
 
     listed = described(foresight.forecasts, top) if chosen is None else [foresight.of(chosen)]
@@ -135,7 +143,5 @@ def _lines(
     elif foresight.study.budget.limits:
         lines.append(load_line(foresight.holds_up_to(chosen), MOST_LOAD))
     if chosen is not None and load is not None:
-        found = foresight.at_load(chosen, load)
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-        lines.append(f"At {load:g} times the traffic: {shown}.")
+        lines.append(at_load_line(load, foresight.at_load(chosen, load)))
     return lines

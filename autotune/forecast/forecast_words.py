@@ -20,10 +20,12 @@ def table(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     keys = list(rows[0][1])
-    heads = ["tokens/seqs", *keys, "keeps budget", ""]
+    further = [name for name in rows[0][0] if name not in (TOKENS, SEQS)]
+    heads = ["tokens/seqs", *further, *keys, "keeps budget", ""]
     cells = [
         [
             f"{candidate[TOKENS]}/{candidate[SEQS]}",
+            *(str(candidate[name]) for name in further),
             *(_range(metrics[key]) for key in keys),
             "-" if probability is None else f"{100 * probability:.0f} %",
             "measured" if measured else "forecast",
@@ -42,11 +44,23 @@ def metrics_line(metrics: Mapping[str, tuple[float, float, float]]) -> str:
     return ", ".join(f"{name} {_range(bounds)}" for name, bounds in metrics.items())
 
 
+def at_load_line(load: float, metrics: Mapping[str, float | None]) -> str:
+    """Return the metrics at a multiple of the traffic."""
+    shown = ", ".join(f"{name} {_value(value)}" for name, value in metrics.items())
+    return f"At {load:g} times today's traffic: {shown}."
+
+
 def _range(bounds: tuple[float, float, float]) -> str:
     low, mean, high = bounds
     if not math.isfinite(mean):
-        return "never ends" if mean == math.inf else "-"
+        return _value(None if math.isnan(mean) else mean)
     return f"{_short(mean)} ({_short(low)} to {_short(high)})"
+
+
+def _value(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "never ends" if math.isinf(value) else _short(value)
 
 
 def _short(value: float) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.candidates.lattice import Candidate, Lattice, cell_key, plain_values
 from autotune.demo import resolve_trace
-from autotune.errors import UsageError
+from autotune.errors import TraceError, UsageError
 from autotune.forecast.forecaster import forecast_cells
 from autotune.forecast.simulation import Traffic
 from autotune.forecast.sweep import Calibrated
@@ -55,7 +55,8 @@ class Forecast:
 
     Attributes:
         candidate: the limits.
-        metrics: by key, in ms or as they are: lower bound, mean and upper bound of 90 %.
+        metrics: by key, in ms or as they are: lower bound, mean and upper bound of 90 %; inf
+            where requests never end, NaN where there is nothing to measure.
         probability: of keeping the budget, 0 to 1; None without one.
         loss: expected score, 1 and more where the budget is missed.
         trials: numbers of the trials that measured it, none of a mere forecast.
@@ -71,7 +72,7 @@ class Forecast:
         return {
             "candidate": plain_values(self.candidate),
             "metrics": {
-                key: dict(zip(("low", "mean", "high"), map(_finite, found), strict=True))
+                key: dict(zip(("low", "mean", "high"), map(_known, found), strict=True))
                 for key, found in self.metrics.items()
             },
             "keeps_budget": self.probability,
@@ -142,10 +143,13 @@ class Foresight:
             low, high = (middle, high) if self._excess(candidate, middle) <= 0 else (low, middle)
         return low
 
-    def at_load(self, candidate: Candidate, load: float) -> dict[str, float]:
-        """Return the metrics that are forecast at a multiple of the traffic."""
-        logs = self._logs_at(candidate, load)
-        return {k: float(np.exp(v)) for k, v in zip(self._screen.keys, logs, strict=True)}
+    def at_load(self, candidate: Candidate, load: float) -> dict[str, float | None]:
+        """Return the metrics that are forecast at a multiple of the traffic.
+
+        Infinite where requests never end, None where there is nothing to measure.
+        """
+        found = np.exp(self._logs_at(candidate, load)).tolist()
+        return {key: _known(value) for key, value in zip(self._screen.keys, found, strict=True)}
 
     @property
     def best_measured(self) -> Forecast | None:
@@ -171,7 +175,8 @@ class Foresight:
             row = known.get(cell_key({**self.study.baseline, name: candidate[name]}))
             if row is None:
                 continue
-            change = np.expm1(self.looked.corrected.logs[row] - base)
+            with np.errstate(invalid="ignore"):
+                change = np.expm1(self.looked.corrected.logs[row] - base)
             columns = zip(self._screen.keys, change.tolist(), strict=True)
             found[name] = {key: value for key, value in columns if math.isfinite(value)}
         return found
@@ -200,9 +205,10 @@ class Foresight:
         """Return logs at another load, off by as much as those at the recorded one are."""
         looked, simulations = self.looked, self.looked.simulations
         row = self._row(candidate)
-        off = looked.corrected.logs[row] - simulations.forecasts.logs[row]
         if load == 1.0:
             return np.asarray(looked.corrected.logs[row])
+        with np.errstate(invalid="ignore"):
+            off = looked.corrected.logs[row] - simulations.forecasts.logs[row]
         denser = forecast_cells(
             [self._screen.cells[row]],
             Traffic.of(paced(self.study.trace, load), simulations.shape),
@@ -260,7 +266,13 @@ def stored_traffic(view: StudyView, moved: Path | None = None) -> Trace:
         TraceError, UsageError: it cannot be read.
     """
     spec = view.study.spec
-    trace = load_trace(resolve_trace(str(moved or spec["trace"])))
+    try:
+        trace = load_trace(resolve_trace(str(moved or spec["trace"])))
+    except TraceError as error:
+        if moved is not None:
+            raise
+        hint = f"study {view.study.name!r} replayed it; if it has moved, give it with --trace"
+        raise TraceError(error.message, hint=hint) from error
     if spec["window"] is not None:
         trace = parse_window(spec["window"]).apply(trace)
     policy = view.study.fingerprint.get("too_long")
@@ -280,8 +292,9 @@ def _stored(view: StudyView, trace: Trace, budget: Budget | None) -> Stored:
     known, spec = view.study.fingerprint, view.study.spec
     if trace.sha256 != known["trace"]:
         raise UsageError(
-            f"{spec['trace']} is not the traffic of study {view.study.name!r}",
-            hint="it has changed since; give the file that the study replayed with --trace",
+            f"the trace is not the traffic that study {view.study.name!r} replayed",
+            hint=f"it was {spec['trace']}; if that has changed since, give the file as it was "
+            "with --trace",
         )
     classes = parse_classes(spec["classes"])
     own = view.judgement.budget if view.judgement is not None else Budget(())
@@ -318,8 +331,8 @@ def _screen(view: StudyView, study: Stored, load_samples: LoadSamples) -> Screen
     )
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def described(forecasts: Sequence[Forecast], top: int) -> list[Forecast]:

@@ -1,0 +1,116 @@
+"""``autotune best --budget``: stored trials under other limits, with forecasts of the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests.autotune.cli.conftest import Autotune
+from tests.autotune.cli.forked import Ran
+from tests.autotune.study.simulated import simulated_study
+
+Best = Callable[..., Ran]
+
+LOOSER = "ttft_p95:140 itl_p99:200"
+"""That of TTFT is stricter, and what it wants was measured by the baseline."""
+
+BETWEEN = "ttft_p95:145 itl_p99:50"
+"""None that was measured keeps both; 1024/128, which was not, is forecast to."""
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulated_study(tmp_path_factory.mktemp("best"))
+
+
+@pytest.fixture
+def best(database: Path, autotune: Autotune) -> Best:
+    return lambda *arguments: autotune("best", "--storage", f"sqlite:///{database}", *arguments)
+
+
+def limits_of(ran: Ran) -> tuple[int, int]:
+    lines = dict(line.split(": ", 1) for line in ran.out.splitlines() if ": " in line)
+    return int(lines["max-num-batched-tokens"]), int(lines["max-num-seqs"])
+
+
+def test_another_budget_has_another_choice_and_nothing_is_written(
+    best: Best, database: Path
+) -> None:
+    before = sha256(database.read_bytes()).digest()
+    assert limits_of(best()) == (512, 128)
+    ran = best("--budget", LOOSER)
+    assert ran.code == 0
+    assert limits_of(ran) == (2048, 128)
+    assert f"# budget: {LOOSER}\n" in ran.out
+    assert sha256(database.read_bytes()).digest() == before
+    assert {each.name for each in database.parent.glob("study.db*")} == {database.name}
+    assert limits_of(best()) == (512, 128)
+
+
+def test_without_another_budget_nothing_is_forecast(best: Best) -> None:
+    assert "orecast" not in best().err
+
+
+def test_what_is_exported_was_measured_and_what_is_forecast_says_so(best: Best) -> None:
+    ran = best("--budget", "ttft_p95:150 itl_p99:60")
+    assert limits_of(ran) == (2048, 128)
+    assert "# simulated: cpu-tiny-llama\n" in ran.out
+    line = ran.err.splitlines()[-1]
+    assert line.startswith("Forecast, not measured: 1024/128 may be better, keeps the budget with")
+    assert "itl_p99 42.4 (39.2 to 46)" in line
+    ran = best("--budget", "ttft_p95:500 itl_p99:60")
+    assert ran.err.splitlines()[-1] == (
+        "No candidate that was not measured is forecast to be better by much."
+    )
+
+
+def test_where_nothing_keeps_it_the_exit_code_says_so_and_the_hint_has_the_forecast(
+    best: Best, tmp_path: Path
+) -> None:
+    output = tmp_path / "serve.yaml"
+    ran = best("--budget", BETWEEN, "--output", str(output))
+    assert (ran.code, ran.out) == (3, "")
+    error, hint = ran.err.splitlines()
+    assert error == "error: Nothing keeps the budget."
+    assert hint.startswith("hint: Nearest is ")
+    assert "Forecast, not measured: 1024/128 may be better, keeps the budget with" in hint
+    assert not output.exists()
+
+
+def test_what_was_only_measured_live_is_not_exported(best: Best) -> None:
+    ran = best("--budget", "ttft_p95:9999 itl_p99:20")
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith("error: Not converged: 256/8 is the best so far")
+
+
+def test_json_is_judged_by_it(best: Best) -> None:
+    ran = best("--budget", LOOSER, "--format", "json")
+    found = json.loads(ran.out)
+    assert found["provenance"]["budget"] == LOOSER
+    assert found["verdict"]["simulated"] == "cpu-tiny-llama"
+
+
+@pytest.mark.parametrize(
+    ("budget", "error"), [("ttft", "'ttft'"), ("ttft_p95@long:9", "long"), ("x_p95:9", "'x'")]
+)
+def test_a_budget_that_cannot_be_meant(best: Best, budget: str, error: str) -> None:
+    ran = best("--budget", budget)
+    assert (ran.code, ran.out) == (2, "")
+    assert error in ran.err
+
+
+def test_where_nothing_can_be_forecast_it_says_why_and_judges_all_the_same(
+    best: Best, studies: str, autotune: Autotune
+) -> None:
+    ran = best("--budget", LOOSER, "--trace", "none.jsonl")
+    assert limits_of(ran) == (2048, 128)
+    assert ran.err.splitlines()[-1].startswith("No forecasts of other candidates: none.jsonl")
+    ran = autotune(
+        "best", "--storage", studies, "--study-name", "knee", "--budget", "ttft_p95:9999"
+    )
+    assert ran.code == 0
+    assert "No forecasts of other candidates: small.jsonl" in ran.err

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.candidates.live import THRESHOLD
+from autotune.forecast.forecast_words import (
+    Row,
+    at_load_line,
+    load_line,
+    metrics_line,
+    table,
+    trust_line,
+)
+
+KNOWN = {"ttft_p95": (90.0, 100.0, 111.4), "itl_p99": (8.123, 9.0, 9.99)}
+NEVER = {"ttft_p95": (math.inf,) * 3, "itl_p99": (math.nan,) * 3}
+ROWS: list[Row] = [
+    ({TOKENS: 2048, SEQS: 128}, KNOWN, 0.996, True),
+    ({TOKENS: 512, SEQS: 8}, NEVER, None, False),
+]
+
+
+def test_a_table_lines_up_and_says_what_was_measured() -> None:
+    assert table(ROWS) == [
+        "tokens/seqs         ttft_p95           itl_p99  keeps budget",
+        "   2048/128  100 (90 to 111)  9 (8.12 to 9.99)         100 %  measured",
+        "      512/8       never ends                 -             -  forecast",
+    ]
+
+
+def test_nothing_makes_no_table() -> None:
+    assert table([]) == []
+
+
+def test_a_further_knob_has_a_column_of_its_own() -> None:
+    rows: list[Row] = [
+        ({TOKENS: 512, SEQS: 8, THRESHOLD: threshold}, KNOWN, 0.5, False) for threshold in (0, 256)
+    ]
+    head, *lines = table(rows)
+    assert head.split()[:2] == ["tokens/seqs", THRESHOLD]
+    assert [line.split()[:2] for line in lines] == [["512/8", "0"], ["512/8", "256"]]
+
+
+def test_metrics_in_one_line() -> None:
+    assert metrics_line(KNOWN) == "ttft_p95 100 (90 to 111), itl_p99 9 (8.12 to 9.99)"
+
+
+def test_metrics_at_a_load() -> None:
+    found = {"ttft_p95": 1234.5, "itl_p99": 12.345, "e2e_p95": math.inf, "tpot_p95": None}
+    assert at_load_line(2.0, found) == (
+        "At 2 times today's traffic: ttft_p95 1234, itl_p99 12.3, e2e_p95 never ends, tpot_p95 -."
+    )
+
+
+@pytest.mark.parametrize(
+    ("trust", "words"),
+    [
+        (
+            0.0,
+            ("Measurements contradict these forecasts", "(probability that they are of use: 0 %"),
+        ),
+        (0.49, ("contradict", "49 %")),
+        (0.5, ("Ranges hold 9 of 10 measurements", "50 %")),
+        (1.0, ("Ranges hold", "100 %")),
+    ],
+)
+def test_how_far_forecasts_are_trusted(trust: float, words: tuple[str, ...]) -> None:
+    line = trust_line(trust)
+    assert all(each in line for each in words)
+    assert line.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("load", "line"),
+    [
+        (None, "The budget is not kept at today's traffic."),
+        (1.0, "The budget holds up to 1 times today's traffic."),
+        (1.68, "The budget holds up to 1.7 times today's traffic."),
+        (4.0, "The budget holds at 4 times today's traffic; more was not simulated."),
+    ],
+)
+def test_up_to_which_load_a_budget_is_kept(load: float | None, line: str) -> None:
+    assert load_line(load, 4.0) == line
