@@ -28,7 +28,7 @@ from autotune.cli.options import OutputFormat
 from autotune.demo import resolve_trace
 from autotune.engine.protocol import DETERMINISTIC_FAILURES, EngineInfo, FailureClass
 from autotune.export import Format
-from autotune.forecast import calibration, edges, sweep
+from autotune.forecast import calibration, choice, edges, forecaster, residuals, sweep
 from autotune.hardware import model_shape
 from autotune.settings import TuneSettings, parse_engine_args, parse_knobs
 from autotune.study import (
@@ -43,6 +43,7 @@ from autotune.study import (
     plan,
     replays,
     sampler,
+    screen,
     single,
     view,
 )
@@ -423,6 +424,22 @@ def test_requests_needed_are_those_of_the_code(aggregate: str) -> None:
         ("candidates.md", [starts.CHAT_PROMPT_TOKENS, starts.DOCUMENT_PROMPT_TOKENS]),
         ("candidates.md", [*starts.COMMON_SEQS, sampler.SPREAD_TRIALS]),
         ("verdict.md", [judgement.CONVERGED_COST, costs.RESAMPLES]),
+        ("forecast.md", [*forecaster.FACTORS, 100 * forecaster.JITTER]),
+        (
+            "forecast.md",
+            [
+                100 * residuals.OFFSET,
+                100 * residuals.LOCAL,
+                100 * residuals.TILE,
+                100 * residuals.CELL,
+                100 * residuals.LEAST_NOISE,
+                100 * residuals.RUN_NOISE,
+                100 * residuals.USELESS_PRIOR,
+                residuals.OCTAVES,
+            ],
+        ),
+        ("forecast.md", [choice.DRAWS, choice.OPTIMISTIC]),
+        ("forecast.md", [screen.LEAST_TRUST, screen.SETTLED_TRUST, screen.SETTLED_GAIN]),
     ],
 )
 def test_thresholds_are_those_of_the_code(page: str, figures: list[float]) -> None:
