@@ -36,7 +36,7 @@ Fidelity = Literal["auto", "restart"]
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
 _FILE_FORM = "write one `name: value` a line"
-_LIST = "`autotune tune --help` lists the settings and their values"
+_LIST = "`autotune {} --help` lists the settings and their values"
 _ENGINE_ARG_EXAMPLE = "for example --engine-arg max_model_len=8192"
 _KNOB_EXAMPLE = "for example --knob long_prefill_token_threshold=0,512,1024"
 _LIMIT_EXAMPLE = "for example --knob max_num_seqs=64,128,256"
@@ -105,7 +105,7 @@ class TuneSettings(BaseModel):
     trials: int = Field(default=24, ge=1, le=10_000)
     fidelity: Fidelity = "auto"
     calibrate: bool = True
-    warmup_s: float = Field(default=10.0, ge=0.0)
+    warmup_s: float = Field(default=10.0, ge=0.0, le=86_400.0)
     seed: int = Field(default=0, ge=0, lt=2**31)
     storage: str | None = None
     study_name: str | None = Field(default=None, min_length=1, max_length=1000)
@@ -136,6 +136,21 @@ class TuneSettings(BaseModel):
         if engine != REAL and not (engine.startswith(SIMULATED) and engine[len(SIMULATED) :]):
             raise ValueError(f"must be {REAL}, or {SIMULATED} and a profile")
         return engine
+
+    @field_validator("model")
+    @classmethod
+    def _a_model(cls, model: str) -> str:
+        if not model.strip():
+            raise ValueError("must name a model")
+        return model
+
+    @field_validator("log_folder", mode="before")
+    @classmethod
+    def _a_folder(cls, folder: object) -> object:
+        # As a path it would be the current folder.
+        if folder == "":
+            raise ValueError("must name a folder; `.` is the current one")
+        return folder
 
     @field_validator("model", "trace", "storage", "log_folder", "engine")
     @classmethod
@@ -191,7 +206,7 @@ class TuneSettings(BaseModel):
                 raise ValueError(f"knob {name} takes whole numbers from 1 to {_MAX_LIMIT}")
         return knobs
 
-    @field_validator("warmup_s", "start_timeout_s", "silence_timeout_s", "settle_timeout_s")
+    @field_validator("start_timeout_s", "silence_timeout_s", "settle_timeout_s")
     @classmethod
     def _finite(cls, seconds: float) -> float:
         if not math.isfinite(seconds):
@@ -203,12 +218,15 @@ def _is_limit(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_LIMIT
 
 
-def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings:
+def load_settings(
+    config: Path | None, flags: Mapping[str, Any], *, command: str = "tune"
+) -> TuneSettings:
     """Merge a configuration file with command-line flags, which win where they are given.
 
     Args:
         config: a YAML file, or None.
         flags: settings by name; None means not given. Mappings are merged key by key.
+        command: whose help a hint points to.
 
     Raises:
         UsageError: the file or a value cannot be used.
@@ -239,7 +257,7 @@ def load_settings(config: Path | None, flags: Mapping[str, Any]) -> TuneSettings
     try:
         return TuneSettings(**merged)
     except ValidationError as error:
-        raise _usage_error(error, config, flags) from error
+        raise _usage_error(error, config, flags, _LIST.format(command)) from error
 
 
 def _read(config: Path) -> dict[str, Any]:
@@ -312,7 +330,7 @@ def _refuse_broken_text(option: str, texts: Sequence[str]) -> None:
 
 
 def _usage_error(
-    error: ValidationError, config: Path | None, flags: Mapping[str, Any]
+    error: ValidationError, config: Path | None, flags: Mapping[str, Any], help_hint: str
 ) -> UsageError:
     first = error.errors()[0]
     name = str(first["loc"][0])
@@ -321,7 +339,7 @@ def _usage_error(
     if first["type"] == "extra_forbidden":
         return UsageError(
             f"{where}unknown setting {name!r}",
-            hint=nearest(name, TuneSettings.model_fields) or _LIST,
+            hint=nearest(name, TuneSettings.model_fields) or help_hint,
         )
     if first["type"] == "missing":
         return UsageError(
@@ -329,7 +347,7 @@ def _usage_error(
         )
     return UsageError(
         f"{where}{option}: {in_plain_words(first['msg'].removeprefix('Value error, '))}",
-        hint=_LIMIT_EXAMPLE if name == "knobs" else _LIST,
+        hint=_LIMIT_EXAMPLE if name == "knobs" else help_hint,
     )
 
 

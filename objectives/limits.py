@@ -15,7 +15,9 @@ METRICS = ("ttft", "tpot", "itl", "e2e")
 DEFAULT_AGGREGATE = "p95"
 
 _ALIASES = {"tbt": "itl", "e2el": "e2e"}
-_VALUE = re.compile(r"(?P<number>[-+]?[\d.]+(?:e[-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?P<unit>.*)")
+_VALUE = re.compile(
+    r"(?P<number>[-+]?[0-9.]+(?:e[-+]?[0-9]+)?|[-+]?(?:nan|inf|infinity))(?P<unit>.*)"
+)
 _UNITS_MS = {"": 1.0, "ms": 1.0, "s": 1000.0}
 _FORM = "write METRIC_AGGREGATE[@CLASS]:LIMIT, as in 'ttft_p95:800', 'itl_p99@short:60ms'."
 

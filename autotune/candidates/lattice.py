@@ -300,7 +300,7 @@ def build_lattice(
         if not values:
             raise UsageError(
                 f"the tile leaves no value for {name}: nothing up to {top} is a multiple",
-                hint="choose a smaller --tile",
+                hint=_smaller_tile(tiles, token_top, seq_top),
             )
     ladders: dict[str, tuple[Value, ...]] = {
         TOKENS: _with_baseline(tokens, integer(baseline[TOKENS]), MAX_TOKEN_STEPS, rungs.kept),
@@ -317,6 +317,17 @@ def build_lattice(
         if name not in knobs
     }
     return Lattice(ladders, {name: values for name, values in off_tile.items() if values})
+
+
+def _smaller_tile(tiles: Tiles, token_top: int, seq_top: int) -> str:
+    usual = Tiles(min(tiles.tokens, Tiles().tokens), min(tiles.seqs, Tiles().seqs))
+    for each in (usual, Tiles(usual.tokens, 1), Tiles(1, 1)):
+        low = max(each.tokens, 2 * each.seqs)
+        if half_octaves(each.seqs, each.seqs, seq_top) and half_octaves(
+            each.tokens, low, token_top
+        ):
+            return f"choose a smaller --tile, such as --tile {each.tokens},{each.seqs}"
+    return "raise the limits: no --tile has a value up to them"
 
 
 def _ladder(values: Sequence[Value]) -> tuple[Value, ...]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Format, OutputFormat
+from autotune.cli.options import Format, OutputFormat, folder_of
 
 if TYPE_CHECKING:
     from autotune.study.calibrate import Measured
 
+_ON_STDOUT = "the result is on stdout"
 _NOT_WHOLE = "Not all was measured: the time was up, or the engine ran other batches than planned."
 
 
@@ -24,9 +25,10 @@ def calibrate(
     tile: Annotated[
         str, typer.Option(help="Quanta of the two limits: tokens,sequences.")
     ] = "128,8",
-    log_folder: Annotated[Path, typer.Option(help="Where the engine's log goes.")] = Path(
-        "autotune-logs"
-    ),
+    log_folder: Annotated[
+        Path,
+        typer.Option(help="Where the engine's log goes.", parser=folder_of, metavar="PATH"),
+    ] = Path("autotune-logs"),
     output: Annotated[
         Path | None,
         typer.Option(help="Write the JSON here as well, all steps in it.", show_default=False),
@@ -48,6 +50,7 @@ def calibrate(
 
     from autotune.cli.files import write_text
     from autotune.cli.watch import ScreenWatcher
+    from autotune.errors import EnvironmentFault
     from autotune.settings import load_settings, parse_engine_args
     from autotune.simulated.profile import spelt
     from autotune.study.calibrate import calibrate_once
@@ -65,16 +68,26 @@ def calibrate(
             "tile": tile,
             "log_folder": log_folder,
         },
+        command="calibrate",
     )
     with ScreenWatcher() as watcher:
         measured = calibrate_once(settings, watcher)
     text = json.dumps(measured.to_json(), allow_nan=False)
-    typer.echo(text if output_format is OutputFormat.JSON else "\n".join(_lines(measured)))
-    if output is not None:
-        write_text(output, text + "\n", hint="the result is on stdout")
-    if save is not None:
-        write_text(save, measured.profile(save.stem).to_text(), hint="the result is on stdout")
-        typer.echo(f"wrote {save}: autotune tune --engine {spelt(save)}", err=True)
+    as_json = output_format is OutputFormat.JSON
+    typer.echo(text if as_json else "\n".join(_lines(measured)))
+    try:
+        if save is not None:
+            write_text(save, measured.profile(save.stem).to_text(), hint=_ON_STDOUT)
+            typer.echo(f"wrote {save}: autotune tune --engine {spelt(save)}", err=True)
+    finally:
+        if output is not None:
+            try:
+                write_text(output, text + "\n", hint=_ON_STDOUT)
+            except EnvironmentFault:
+                # The steps are in no table.
+                if not as_json:
+                    typer.echo(text)
+                raise
 
 
 def _lines(measured: Measured) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Format, OutputFormat, Window
+from autotune.cli.options import Format, OutputFormat, Window, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,10 @@ def doctor(
         bool,
         typer.Option("--start", help="Start one engine with these arguments and ask it."),
     ] = False,
-    log_folder: Annotated[Path, typer.Option(help="Where the engine's log goes.")] = Path(
-        "autotune-logs"
-    ),
+    log_folder: Annotated[
+        Path,
+        typer.Option(help="Where the engine's log goes.", parser=folder_of, metavar="PATH"),
+    ] = Path("autotune-logs"),
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
     """Show what the KV cache costs, and whether traffic fits it.
@@ -63,6 +64,7 @@ def doctor(
             "engine_args": parse_engine_args(engine_arg or []),
             "log_folder": log_folder,
         },
+        command="doctor",
     )
     with ScreenWatcher() as watcher:
         checkup = check_up(settings, watcher, start=start)

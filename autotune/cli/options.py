@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,13 @@ class OutputFormat(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+
+
+def folder_of(text: str | Path) -> Path:
+    """Return the folder of that name; as a path, an empty one would be the current folder."""
+    if text == "":
+        raise typer.BadParameter("must name a folder; `.` is the current one")
+    return Path(text)
 
 
 Storage = Annotated[

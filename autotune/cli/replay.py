@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.options import Classes, Format, OutputFormat, TooLong, Window
+from autotune.cli.options import Classes, Format, OutputFormat, TooLong, Window, folder_of
 
 
 def replay(
@@ -25,9 +25,10 @@ def replay(
         float, typer.Option(min=0.0, help="Seconds of the window that warm up; 30 at first.")
     ] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
-    log_folder: Annotated[Path, typer.Option(help="Where the engine's log goes.")] = Path(
-        "autotune-logs"
-    ),
+    log_folder: Annotated[
+        Path,
+        typer.Option(help="Where the engine's log goes.", parser=folder_of, metavar="PATH"),
+    ] = Path("autotune-logs"),
     output: Annotated[
         Path | None, typer.Option(help="Write the JSON here as well.", show_default=False)
     ] = None,
@@ -61,6 +62,7 @@ def replay(
             "seed": seed,
             "log_folder": log_folder,
         },
+        command="replay",
     )
     with ScreenWatcher() as watcher:
         result = replay_once(settings, watcher)

@@ -22,6 +22,7 @@ from autotune.cli.options import (
     Storage,
     TooLong,
     Window,
+    folder_of,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +84,12 @@ def tune(
         str | None, typer.Option(help="Name of the study. [default: from model and trace]")
     ] = None,
     log_folder: Annotated[
-        Path | None, typer.Option(help="Where engine logs go. [default: autotune-logs]")
+        Path | None,
+        typer.Option(
+            help="Where engine logs go. [default: autotune-logs]",
+            parser=folder_of,
+            metavar="PATH",
+        ),
     ] = None,
     start_timeout_s: StartTimeout = None,
     silence_timeout_s: SilenceTimeout = None,

@@ -14,7 +14,7 @@ from autotune.candidates.lattice import SEQS, TOKENS, Tiles
 from autotune.candidates.live import LIVE_LIMITS
 from autotune.engine.protocol import EngineInfo, Failure, TrialFailed
 from autotune.engine.supervisor import Started
-from autotune.errors import EnvironmentFault
+from autotune.errors import EnvironmentFault, UsageError
 from autotune.forecast.grid import SweepPlan, sweep_plan
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
@@ -157,7 +157,8 @@ def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
     """Start an engine with the user's arguments, measure its steps, and stop it.
 
     Raises:
-        UsageError: vLLM refuses the arguments, or the tile is none.
+        UsageError: vLLM refuses the arguments, limits cannot be changed with them, or the tile
+            is none.
         EnvironmentFault: the engine did not start, died, or cannot be measured.
     """
     tiles, name = Tiles.parse(settings.tile), "calibrate"
@@ -167,6 +168,11 @@ def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
         supervisor = stack.enter_context(open_supervisor(settings, name))
         follower.say("asking vLLM for its defaults")
         described = describe_engine(settings, supervisor).info
+        if described.live_obstacle is not None:
+            raise UsageError(
+                f"step times cannot be measured: {described.live_obstacle}",
+                hint="a sweep changes limits on a running engine; give it other arguments",
+            )
         stack.enter_context(engine_lease(supervisor, described))
         follower.say("starting an engine")
         try:

@@ -80,7 +80,10 @@ def test_a_key_like_no_other_gets_the_way_to_the_list(config: Path) -> None:
         ("trials", "many", "--trials: "),
         ("warmup_s", -1, "--warmup-s: "),
         ("warmup_s", float("nan"), "--warmup-s: "),
-        ("warmup_s", float("inf"), "--warmup-s: must be a finite number of seconds"),
+        ("warmup_s", 1e300, "--warmup-s: must be at most 86400"),
+        ("model", " ", "--model: must name a model"),
+        ("log_folder", "", "--log-folder: must name a folder; `.` is the current one"),
+        ("start_timeout_s", float("inf"), "--start-timeout-s: must be a finite number of sec"),
         ("start_timeout_s", 0, "--start-timeout-s: "),
         ("silence_timeout_s", float("inf"), "--silence-timeout-s: must be a finite"),
         ("seed", -1, "--seed: "),
@@ -410,3 +413,9 @@ def test_a_simulated_engine_need_not_be_given_a_model() -> None:
 def test_engines_that_there_are_not(engine: str) -> None:
     with pytest.raises(UsageError, match="--engine: must be vllm, or sim: and a profile"):
         load_settings(None, {"engine": engine, "trace": "t", "model": "m"})
+
+
+def test_a_hint_points_to_the_help_of_the_command() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings(None, {**GIVEN, "engine_args": {"max_num_seqs": 0}}, command="calibrate")
+    assert "`autotune calibrate --help`" in caught.value.hint

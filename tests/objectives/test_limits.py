@@ -74,6 +74,8 @@ def test_no_limits_are_a_budget() -> None:
         ("ttft_p95:5min", "unknown unit 'min'", "use ms"),
         ("ttft_p95:fast", "'fast' in 'ttft_p95:fast' is no limit", "METRIC"),
         ("ttft_p95:1.2.3", "is no limit", "METRIC"),
+        ("ttft_p95:\uff15\uff10\uff10", "is no limit", "METRIC"),
+        ("ttft_p95:5e\u0662", "unknown unit", "use ms"),
         ("ttft_p95", "'ttft_p95' is no budget line", "METRIC"),
         ("ttft_p95:", "is no budget line", "METRIC"),
         ("itl_p99@:60", "no class after '@'", "METRIC"),

@@ -118,7 +118,30 @@ def test_a_tile_beyond_the_ladder_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         built(tiles=Tiles(4096, 8), longest_prompt=100)
     assert TOKENS in caught.value.message
-    assert caught.value.hint == "choose a smaller --tile"
+    assert caught.value.hint == "choose a smaller --tile, such as --tile 128,8"
+
+
+@pytest.mark.parametrize(
+    ("tiles", "tokens", "seqs", "works"),
+    [
+        (Tiles(), 2048, 1, "128,1"),
+        (Tiles(64, 16), 2048, 4, "64,1"),
+        (Tiles(512, 8), 64, 16, "1,1"),
+        (Tiles(4096, 4), 2048, 64, "128,4"),
+    ],
+)
+def test_the_tile_of_the_hint_works(tiles: Tiles, tokens: int, seqs: int, works: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        built(tiles=tiles, tokens=tokens, seqs=seqs, longest_prompt=60)
+    assert caught.value.hint == f"choose a smaller --tile, such as --tile {works}"
+    lattice = built(tiles=Tiles.parse(works), tokens=tokens, seqs=seqs, longest_prompt=60)
+    assert lattice.ladders[SEQS][-1] == seqs
+
+
+def test_limits_for_which_there_is_no_tile() -> None:
+    with pytest.raises(UsageError) as caught:
+        built(tokens=1, seqs=1, longest_prompt=1)
+    assert caught.value.hint == "raise the limits: no --tile has a value up to them"
 
 
 def test_knobs_get_ladders_with_the_baseline_numbers_ascending() -> None:

@@ -60,6 +60,20 @@ OPTIONS = (
         "max_num_seqs takes whole numbers from 1", "--help",
     ),
     Case(
+        "a limit that is no number, to calibrate",
+        ("calibrate", *MODEL, "--engine-arg", "max_num_seqs=nan"), 2,
+        "max_num_seqs takes whole numbers from 1", "autotune calibrate --help",
+    ),
+    Case("an empty model", ("calibrate", "--model", ""), 2, "must name a model", "--help"),
+    Case(
+        "an empty folder", ("calibrate", *MODEL, "--log-folder", ""), 2,
+        "'--log-folder': must name a folder", "--help",
+    ),
+    Case(
+        "a warm-up longer than a day", (*TUNE, "--warmup-s", "1e300"), 2,
+        "--warmup-s: must be at most 86400", "--help",
+    ),
+    Case(
         "a model folder that is not there", ("doctor", "./none"), 4,
         "there is no folder ./none", "check the path",
     ),
@@ -337,7 +351,13 @@ ENGINES = (
     ),
     Case(
         "a tile that excludes every candidate", (*TUNE, *SMALL, "--tile", "1000000,8"), 2,
-        "the tile leaves no value for max_num_batched_tokens", "smaller --tile", vllm=True,
+        "the tile leaves no value for max_num_batched_tokens", "--tile 128,8", vllm=True,
+    ),
+    Case(
+        "what keeps limits from being changed, to calibrate",
+        ("calibrate", *MODEL, *SMALL, "--engine-arg", "enable_chunked_prefill=false"), 2,
+        "step times cannot be measured: enable_chunked_prefill is false", "other arguments",
+        vllm=True,
     ),
 )  # fmt: skip
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.cli import files
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import Description
+from autotune.errors import EnvironmentFault
 from autotune.settings import TuneSettings
 from autotune.simulated.profile import load_profile
 from autotune.study import calibrate as calibrate_module
@@ -107,6 +109,39 @@ def test_bad_options_start_no_engine(calibrate: Calibrate) -> None:
         ran = calibrate(engines, *arguments)
         assert (ran.code, ran.out) == (2, "")
         assert engines.started == []
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_result_that_cannot_be_written_is_on_stdout(
+    calibrate: Calibrate, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Its steps too, which no table has; and the profile is written all the same."""
+
+    def full(path: Path, _text: str, *, hint: str) -> None:
+        if path.suffix == ".steps":
+            raise EnvironmentFault("no space left on device", hint=hint)
+        path.touch()
+
+    monkeypatch.setattr(files, "write_text", full)
+    arguments = ("--output", "a.steps", "--save", "mine.json", "--format", form)
+    ran = calibrate(ScriptedEngines(), *arguments)
+    assert ran.code == 4
+    assert "no space left on device" in ran.err
+    assert "the result is on stdout" in ran.err
+    assert Path("mine.json").exists()
+    in_json = [line for line in ran.out.splitlines() if line.startswith("{")]
+    assert [len(json.loads(line)["steps"]["done_s"]) > 0 for line in in_json] == [True]
+
+
+def test_an_obstacle_starts_no_engine(
+    calibrate: Calibrate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = ScriptedEngines()
+    monkeypatch.setattr(f"{__name__}.INFO", replace(INFO, live_obstacle="it is so"))
+    ran = calibrate(engines)
+    assert (ran.code, ran.out) == (2, "")
+    assert "step times cannot be measured: it is so" in ran.err
+    assert engines.started == []
 
 
 def test_a_profile_is_saved_that_can_be_simulated(calibrate: Calibrate) -> None:
