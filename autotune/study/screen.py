@@ -31,7 +31,7 @@ from autotune.study.costs import RATE, UTILIZATION, LoadSamples, objective_names
 from autotune.study.counted import is_restart_of
 from autotune.study.outcomes import Yardstick
 from autotune.traffic.model import Trace
-from objectives.arrays import F8, I8
+from objectives.arrays import F8
 from objectives.classes import LengthClass
 from objectives.limits import Budget
 from objectives.measurement import point_values
@@ -192,22 +192,18 @@ class Screen:
         if self._forecasts is None or self._forecasts[0] != numbers:
             self._forecasts = numbers, self._forecast(first, numbers)
         simulations = self._forecasts[1]
-        forecasts = simulations.forecasts
-        measured, logs = self._measured(rows, counting, forecasts)
-        corrected = correct(
-            forecasts.logs,
-            forecasts.slopes,
-            forecasts.noise,
-            self._places,
-            measured=measured,
-            measured_logs=logs,
-            time_error=simulations.times.error,
-        )
+        whole = [
+            (self._row_of(trial), _logs(trial.metrics or {}, self.keys)) for trial in counting
+        ]
+        corrected = _corrected(simulations, self._places, whole)
+        if bounds := self._bounds(rows, corrected):
+            corrected = _corrected(simulations, self._places, [*whole, *bounds])
         budget = self._yardstick.absolute_budget(rows)
         costs = [*objective_names(self._study.budget)[:-1], self._work]
-        goal = Goal.of(budget, forecasts.keys, costs)
-        seed = self._study.seed
-        outlook = look(corrected, goal, measured=measured, seed=seed)
+        goal = Goal.of(budget, self.keys, costs)
+        # What was cut short is not known well enough to be the best.
+        measured = np.array([row for row, _ in whole])
+        outlook = look(corrected, goal, measured=measured, seed=self._study.seed)
         return Looked(simulations, corrected, goal, outlook)
 
     def _forecast(self, baseline: TrialRecord, replays: tuple[int, ...]) -> Simulations:
@@ -242,27 +238,21 @@ class Screen:
         )
         return Simulations(forecasts, times, shape)
 
-    def _measured(
-        self,
-        rows: Sequence[TrialRecord],
-        counting: Sequence[TrialRecord],
-        forecasts: Forecasts,
-    ) -> tuple[I8, F8]:
-        """Return the rows of measured cells, and the logs of what was measured in them.
+    def _bounds(self, rows: Sequence[TrialRecord], expected: Corrected) -> list[tuple[int, F8]]:
+        """Return the rows of cells whose replay was cut short, and the logs of what is known.
 
-        A replay that was cut short says of a limit only that it is missed by so much at least:
-        that counts where more was forecast to be kept.
+        It says of a limit only that it is missed by so much at least: that counts where less was
+        expected.
         """
-        places, logs = [], []
-        for trial in counting:
-            places.append(self._rows_of[cell_key(trial.candidate)])
-            logs.append(_logs(trial.metrics or {}, self.keys))
+        found = []
         for trial in _cut(rows):
-            row = self._rows_of[cell_key(trial.candidate)]
+            row = self._row_of(trial)
             bounds = _logs((trial.engine or {})["censored"]["bounds"], self.keys)
-            places.append(row)
-            logs.append(np.where(bounds > forecasts.logs[row], bounds, np.nan))
-        return np.array(places), np.array(logs).reshape(-1, len(self.keys))
+            found.append((row, np.where(bounds > expected.logs[row], bounds, np.nan)))
+        return found
+
+    def _row_of(self, trial: TrialRecord) -> int:
+        return self._rows_of[cell_key(trial.candidate)]
 
     def measure(self, samples: RequestSamples) -> Mapping[str, float | None]:
         """Return the metrics that are forecast."""
@@ -298,6 +288,22 @@ class Screen:
             return [math.log2(size) for size in sizes]
 
         return np.array([octaves(cell) for cell in self.cells])
+
+
+def _corrected(
+    simulations: Simulations, places: F8, trials: Sequence[tuple[int, F8]]
+) -> Corrected:
+    """Return forecasts corrected by trials: the row of the cell of each, and its logs."""
+    forecasts = simulations.forecasts
+    return correct(
+        forecasts.logs,
+        forecasts.slopes,
+        forecasts.noise,
+        places,
+        measured=np.array([row for row, _ in trials]),
+        measured_logs=np.array([logs for _, logs in trials]),
+        time_error=simulations.times.error,
+    )
 
 
 def _info(trial: TrialRecord) -> EngineInfo:

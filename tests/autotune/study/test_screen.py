@@ -25,6 +25,7 @@ from storage.repository import open_repository
 from tests.autotune.study.scripted import Notes, settings_of
 
 TRIALS = 9
+BUDGET = "ttft_p95:500 itl_p99:60"
 KNOBS = {TOKENS: [256, 512, 768, 1024, 2048], SEQS: [128]}
 
 
@@ -63,12 +64,14 @@ class Study:
     def results(self) -> list[tuple[object, ...]]:
         return [(row.phase, cell_key(row.candidate), row.state, row.metrics) for row in self.rows]
 
-    def screen(self, **changes: Any) -> Screen:
-        found = Screen.of(
-            self.job, replace(Yardstick.of(self.job), **changes), self.samples.__getitem__
-        )
+    def screen(self, budget: str = BUDGET) -> Screen:
+        job = replace(self.job, budget=parse_budget(budget))
+        found = Screen.of(job, Yardstick.of(job), self.samples.__getitem__)
         assert found is not None
         return found
+
+    def row_of(self, trial: TrialRecord) -> int:
+        return list(map(cell_key, self.job.lattice.cells())).index(cell_key(trial.candidate))
 
     def untested(self, rows: Sequence[TrialRecord]) -> Callable[[Candidate], bool]:
         lattice = self.job.lattice
@@ -90,7 +93,7 @@ class Tuner:
                 "engine": "sim:cpu-tiny-llama",
                 "trace": "demo:mixed",
                 "window": "0:0.7",
-                "budget": "ttft_p95:500 itl_p99:60",
+                "budget": BUDGET,
                 "classes": "",
                 "knobs": KNOBS,
                 "trials": TRIALS,
@@ -213,30 +216,31 @@ def test_forecasts_settle_nothing_if_they_are_not_trusted_or_nothing_is_left(
 
 
 def test_no_cell_is_tried_that_even_an_optimist_sees_at_twice_the_budget(study: Study) -> None:
-    found = study.screen(budget=parse_budget("ttft_p95:5 itl_p99:60"))
+    found = study.screen("ttft_p95:5 itl_p99:60")
     rows = study.rows[:2]
     assert found.pick(rows, everything) is None
     assert not found.settled(rows, everything)
 
 
 def test_a_replay_that_was_cut_short_counts_as_its_bounds(study: Study) -> None:
-    rows, cut = study.rows[:2], study.rows[2]
-    whole = cut.metrics or {}
-    before = seen(study, rows, cut)
-    key = ("itl_p99", "ttft_p95")
+    rows, trial = study.rows[:2], study.rows[2]
+    expected = seen(study, rows, trial)
+    above = seen(study, [*rows, cut_short(trial, expected, 1.5)], trial)
+    below = seen(study, [*rows, cut_short(trial, expected, 0.9)], trial)
+    for name in ("ttft_p95", "itl_p99"):
+        assert below[name] == pytest.approx(expected[name])
+        assert expected[name] + 0.1 < above[name] < expected[name] + math.log(1.5) + 0.1
 
-    def bound(factor: float) -> TrialRecord:
-        bounds = {name: (whole[name] or 0.0) * factor for name in key}
-        engine = {"censored": {"bounds": bounds}}
-        return replace(cut, state="infeasible", metrics=None, engine=engine)
 
-    # A bound above what was forecast is known to be too little; one below says nothing.
-    above = seen(study, [*rows, bound(1.5)], cut)
-    below = seen(study, [*rows, bound(0.5)], cut)
-    for name in key:
-        assert below[name] == pytest.approx(before[name])
-        assert before[name] < above[name]
-        assert above[name] == pytest.approx(math.log(1.5 * (whole[name] or 0.0)), abs=0.15)
+def test_who_was_cut_short_is_never_the_best(study: Study) -> None:
+    rows, trial = study.rows[:2], study.rows[2]
+    cut = cut_short(trial, seen(study, rows, trial), 0.9)
+    looked = study.screen("ttft_p95:500 itl_max:40").look([*rows, cut])
+    assert looked is not None
+    # The baseline breaks this budget, and the other was not seen to break it.
+    ours, other = study.row_of(rows[0]), study.row_of(cut)
+    assert looked.outlook.expected[other] < looked.outlook.expected[ours]
+    assert looked.outlook.best == ours
 
 
 def test_all_cells_are_simulated_anew_when_the_replays_have_doubled(study: Study) -> None:
@@ -271,10 +275,17 @@ def at(looked: Looked | None) -> Simulations:
     return looked.simulations
 
 
+def cut_short(trial: TrialRecord, expected: Mapping[str, float], factor: float) -> TrialRecord:
+    """The trial, cut short when its latencies were so many times what was expected."""
+    bounds = {name: math.exp(expected[name]) * factor for name in ("ttft_p95", "itl_p99")}
+    engine = {"censored": {"bounds": bounds}}
+    return replace(trial, state="infeasible", metrics=None, engine=engine)
+
+
 def seen(study: Study, rows: Sequence[TrialRecord], of: TrialRecord) -> dict[str, float]:
     """Return what is expected of a trial's cell, as logs."""
     screen = study.screen()
     looked = screen.look(rows)
     assert looked is not None
-    row = list(map(cell_key, screen.cells)).index(cell_key(of.candidate))
-    return dict(zip(screen.keys, looked.corrected.logs[row].tolist(), strict=True))
+    logs = looked.corrected.logs[study.row_of(of)].tolist()
+    return dict(zip(screen.keys, logs, strict=True))
