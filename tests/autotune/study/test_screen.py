@@ -18,7 +18,7 @@ from autotune.study import screen as screens
 from autotune.study.job import Job
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan
-from autotune.study.screen import Looked, Screen, Simulations
+from autotune.study.screen import Looked, Screen
 from objectives.limits import parse_budget
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import open_repository
@@ -139,6 +139,12 @@ def study(tuner: Tuner) -> Study:
     return tuner.run("whole")
 
 
+@pytest.fixture(scope="module")
+def early(study: Study) -> Screen:
+    """A screen that is only asked of the first two trials, whose simulations it keeps."""
+    return study.screen()
+
+
 def test_the_search_follows_forecasts_and_ends_when_they_expect_nothing_better(
     study: Study,
 ) -> None:
@@ -190,15 +196,20 @@ def test_before_the_baseline_was_restarted_forecasts_have_no_say(
     assert not found.settled(rows, everything)
 
 
-def test_a_search_is_settled_only_after_four_cells(
+def test_a_search_is_settled_only_after_four_cells_and_simulates_when_replays_have_doubled(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(screens, "SETTLED_GAIN", math.inf)
     found = study.screen()
+    simulated = []
     for count in range(1, len(study.rows)):
         rows = study.rows[:count]
         cells = {cell_key(row.candidate) for row in rows}
         assert found.settled(rows, everything) is (len(cells) >= 4)
+        simulated.append(looked_at(found, rows).simulations)
+    assert simulated[1] is simulated[2]
+    assert len(set(map(id, simulated[:4]))) == 3
+    assert len(set(map(id, simulated[3:]))) == 1
 
 
 def test_forecasts_settle_nothing_if_they_are_not_trusted_or_nothing_is_left(
@@ -222,44 +233,38 @@ def test_no_cell_is_tried_that_even_an_optimist_sees_at_twice_the_budget(study: 
     assert not found.settled(rows, everything)
 
 
-def test_a_replay_that_was_cut_short_counts_as_its_bounds(study: Study) -> None:
+def test_a_replay_that_was_cut_short_counts_as_its_bounds(study: Study, early: Screen) -> None:
     rows, trial = study.rows[:2], study.rows[2]
-    expected = seen(study, rows, trial)
-    above = seen(study, [*rows, cut_short(trial, expected, 1.5)], trial)
-    below = seen(study, [*rows, cut_short(trial, expected, 0.9)], trial)
+    row = study.row_of(trial)
+    expected = seen(early, rows, row)
+    above = seen(early, [*rows, cut_short(trial, 2, expected, 1.5)], row)
+    below = seen(early, [*rows, cut_short(trial, 3, expected, 0.9)], row)
     for name in ("ttft_p95", "itl_p99"):
         assert below[name] == pytest.approx(expected[name])
         assert expected[name] + 0.1 < above[name] < expected[name] + math.log(1.5) + 0.1
 
 
-def test_who_was_cut_short_is_never_the_best(study: Study) -> None:
+def test_who_was_cut_short_is_never_the_best(study: Study, early: Screen) -> None:
     rows, trial = study.rows[:2], study.rows[2]
-    cut = cut_short(trial, seen(study, rows, trial), 0.9)
-    looked = study.screen("ttft_p95:500 itl_max:40").look([*rows, cut])
-    assert looked is not None
+    ours, other = study.row_of(rows[0]), study.row_of(trial)
+    cut = cut_short(trial, 2, seen(early, rows, other), 0.9)
+    outlook = looked_at(study.screen("ttft_p95:500 itl_max:40"), [*rows, cut]).outlook
     # The baseline breaks this budget, and the other was not seen to break it.
-    ours, other = study.row_of(rows[0]), study.row_of(cut)
-    assert looked.outlook.expected[other] < looked.outlook.expected[ours]
-    assert looked.outlook.best == ours
+    assert outlook.expected[other] < outlook.expected[ours]
+    assert outlook.best == ours
 
 
-def test_all_cells_are_simulated_anew_when_the_replays_have_doubled(study: Study) -> None:
-    found = study.screen()
-    kept = [at(found.look(study.rows[:count])) for count in (1, 2, 3, 4, 5)]
-    assert kept[1] is kept[2]
-    assert kept[3] is kept[4]
-    assert len(set(map(id, kept))) == 3
-
-
-def test_tokens_come_a_little_after_their_step_as_in_the_baseline(study: Study) -> None:
+def test_tokens_come_a_little_after_their_step_as_in_the_baseline(
+    study: Study, early: Screen
+) -> None:
     def late(number: int) -> Mapping[str, NDArray[Any]]:
         arrays = study.samples[number]
         return {**arrays, "first_token_s": arrays["first_token_s"] + 5e-4}
 
-    for samples, delivery_s in ((study.samples.__getitem__, 0.0), (late, 5e-4)):
-        found = Screen.of(study.job, Yardstick.of(study.job), samples)
-        assert found is not None
-        assert at(found.look(study.rows[:1])).shape.delivery_s == pytest.approx(delivery_s)
+    found = Screen.of(study.job, Yardstick.of(study.job), late)
+    assert found is not None
+    assert looked_at(found, study.rows[:1]).simulations.shape.delivery_s == pytest.approx(5e-4)
+    assert looked_at(early, study.rows[:2]).simulations.shape.delivery_s == 0
 
 
 def everything(_candidate: Candidate) -> bool:
@@ -270,22 +275,22 @@ def nothing(_candidate: Candidate) -> bool:
     return False
 
 
-def at(looked: Looked | None) -> Simulations:
+def looked_at(screen: Screen, rows: Sequence[TrialRecord]) -> Looked:
+    looked = screen.look(rows)
     assert looked is not None
-    return looked.simulations
+    return looked
 
 
-def cut_short(trial: TrialRecord, expected: Mapping[str, float], factor: float) -> TrialRecord:
+def cut_short(
+    trial: TrialRecord, number: int, expected: Mapping[str, float], factor: float
+) -> TrialRecord:
     """The trial, cut short when its latencies were so many times what was expected."""
     bounds = {name: math.exp(expected[name]) * factor for name in ("ttft_p95", "itl_p99")}
     engine = {"censored": {"bounds": bounds}}
-    return replace(trial, state="infeasible", metrics=None, engine=engine)
+    return replace(trial, number=number, state="infeasible", metrics=None, engine=engine)
 
 
-def seen(study: Study, rows: Sequence[TrialRecord], of: TrialRecord) -> dict[str, float]:
-    """Return what is expected of a trial's cell, as logs."""
-    screen = study.screen()
-    looked = screen.look(rows)
-    assert looked is not None
-    logs = looked.corrected.logs[study.row_of(of)].tolist()
+def seen(screen: Screen, rows: Sequence[TrialRecord], row: int) -> dict[str, float]:
+    """Return what is expected of a cell, as logs."""
+    logs = looked_at(screen, rows).corrected.logs[row].tolist()
     return dict(zip(screen.keys, logs, strict=True))
