@@ -27,50 +27,6 @@ Metrics = Mapping[str, float | None]
 Measure = Callable[[RequestSamples], Metrics]
 
 
-@dataclass(frozen=True, slots=True)
-class Slowed:
-    """Step times with every step so many times as long."""
-
-    times: Timed
-    factor: float
-
-    @property
-    def decode_s(self) -> F8:
-        return self.times.decode_s * self.factor
-
-    @property
-    def mixed_s(self) -> F8:
-        return self.times.mixed_s * self.factor
-
-    @property
-    def kv_token_s(self) -> float:
-        return self.times.kv_token_s * self.factor
-
-    @property
-    def pair_s(self) -> float:
-        return self.times.pair_s * self.factor
-
-    @property
-    def request_s(self) -> float:
-        return self.times.request_s * self.factor
-
-    @property
-    def host_s(self) -> float:
-        return self.times.host_s * self.factor
-
-    @property
-    def host_request_s(self) -> float:
-        return self.times.host_request_s * self.factor
-
-    @property
-    def between_s(self) -> float:
-        return self.times.between_s * self.factor
-
-    @property
-    def between_request_s(self) -> float:
-        return self.times.between_request_s * self.factor
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecasts:
     """Metrics of all cells.
@@ -119,10 +75,10 @@ def forecast_cells(
     def logs(number: int, factor: float) -> F8:
         # Other chances at each pace, but the same for all cells.
         chances = np.random.default_rng(number).normal(0.0, JITTER, _JITTER_STEPS)
-        paced = Slowed(times, factor)
+        jitter = factor * np.exp(chances)
         return _logs(
             cells,
-            lambda cell: simulate(traffic, paced, shape, cell, jitter=np.exp(chances)),
+            lambda cell: simulate(traffic, times, shape, cell, jitter=jitter),
             keys,
             measure,
         )

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from autotune.forecast import forecaster
 from autotune.forecast.forecaster import (
     FACTORS,
     Forecasts,
-    Slowed,
     forecast_cells,
     forecastable,
     log_metrics,
@@ -159,18 +157,6 @@ def test_what_nobody_can_measure_is_missing() -> None:
     assert np.isnan(column(found, found.logs, "tpot_p95")).all()
     assert np.isfinite(column(found, found.logs, "ttft_p95")).all()
     assert np.isfinite(found.slopes).all()
-
-
-@pytest.mark.parametrize("in_flight", [1, 2])
-def test_an_engine_with_steps_twice_as_long_takes_twice_as_long(in_flight: int) -> None:
-    shape = replace(SHAPE, in_flight=in_flight)
-    at_once = traffic_of(*((0.0, 60, 8) for _ in range(6)), shape=shape)
-    times = TIMES._replace(
-        request_s=1e-4, host_s=2e-3, host_request_s=1e-4, between_s=1e-3, between_request_s=1e-4
-    )
-    plain = simulate(at_once, times, shape, CELLS[0]).steps.done_s
-    slowed = simulate(at_once, Slowed(times, 2.0), shape, CELLS[0]).steps.done_s
-    np.testing.assert_allclose(slowed, 2 * plain)
 
 
 @pytest.mark.parametrize(
