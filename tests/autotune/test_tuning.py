@@ -114,6 +114,8 @@ def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
             "asking vLLM",
             "opened night",
             "no untested candidate",
+            "no candidate that was not tried",
+            "simulating all",
             "All requests come within",
         )
         return Study(record, rows, [each for each in watcher.said if not each.startswith(usual)])
