@@ -117,6 +117,7 @@ def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
             "no candidate that was not tried",
             "simulating all",
             "All requests come within",
+            "simulating all",
         )
         return Study(record, rows, [each for each in watcher.said if not each.startswith(usual)])
 
