@@ -158,6 +158,22 @@ OPTIONS = (
         "--window needs a --trace", "trace",
     ),
     Case(
+        "a load without a candidate", ("forecast", "--load", "2"), 2, "--load needs --candidate",
+        "--candidate 2048/128",
+    ),
+    Case(
+        "a candidate that is none", ("forecast", "--candidate", "2048x128"), 2,
+        "--candidate '2048x128' is not tokens/seqs", "--candidate 2048/128",
+    ),
+    Case(
+        "forecasts of a study whose trace has moved", ("forecast",), 2, "small.jsonl",
+        "give it with --trace", with_studies(),
+    ),
+    Case(
+        "another budget for a class that the study has not",
+        ("best", "--budget", "ttft_p95@long:9"), 2, "long", "--classes", with_studies(),
+    ),
+    Case(
         "an output file in no folder",
         ("best", "--output", "none/serve.yaml"), 2, "there is no folder none",
         "a folder that you may write",
