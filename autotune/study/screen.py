@@ -20,6 +20,7 @@ from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, cell_k
 from autotune.candidates.live import THRESHOLD
 from autotune.engine.protocol import EngineInfo
 from autotune.forecast.choice import Outlook, look
+from autotune.forecast.compiled import COMPILED
 from autotune.forecast.forecaster import Forecasts, forecast_cells, forecastable
 from autotune.forecast.goal import Goal
 from autotune.forecast.residuals import Corrected, correct
@@ -121,6 +122,7 @@ class Screen:
         self._load_samples = load_samples
         self.cells = study.lattice.cells()
         self._rows_of = {cell_key(cell): row for row, cell in enumerate(self.cells)}
+        self._sweep_times: StepTimes | None = None
         self._forecasts: tuple[tuple[int, ...], Simulations] | None = None
         self._looked: tuple[tuple[int, ...], Looked | None] | None = None
 
@@ -208,23 +210,17 @@ class Screen:
 
     def _forecast(self, baseline: TrialRecord, replays: tuple[int, ...]) -> Simulations:
         count = len(replays) - 1
+        slowly = (
+            "" if COMPILED else ", in plain Python: numba would be 10 times as fast"
+        )
         self._say(
             f"simulating all {len(self.cells)} candidates, by the steps of {count} "
-            f"{'replay' if count == 1 else 'replays'}"
+            f"{'replay' if count == 1 else 'replays'}{slowly}"
         )
         study, info = self._study, _info(baseline)
         arrays = {number: self._load_samples(number) for number in replays}
         shape = shape_of(info, delivery_s=_delivery_s(arrays[baseline.number]))
-        calibrated = study.calibrated
-        if calibrated is None:
-            raise ValueError("a study without step times has no forecasts")
-        ladders = study.lattice.ladders
-        times = StepTimes.fit(
-            calibrated.steps,
-            capture_sizes=info.capture_sizes,
-            max_tokens=max(map(integer, ladders[TOKENS])),
-            max_seqs=max(map(integer, ladders[SEQS])),
-        ).refined(
+        times = self._swept(info.capture_sizes).refined(
             [Steps.split(each)[0] for each in arrays.values()],
             overlapping=shape.in_flight > 1,
         )
@@ -237,6 +233,21 @@ class Screen:
             measure=self.measure,
         )
         return Simulations(forecasts, times, shape)
+
+    def _swept(self, capture_sizes: Sequence[int]) -> StepTimes:
+        """Return the step times of the sweep alone."""
+        if self._sweep_times is None:
+            calibrated = self._study.calibrated
+            if calibrated is None:
+                raise ValueError("a study without step times has no forecasts")
+            ladders = self._study.lattice.ladders
+            self._sweep_times = StepTimes.fit(
+                calibrated.steps,
+                capture_sizes=capture_sizes,
+                max_tokens=max(map(integer, ladders[TOKENS])),
+                max_seqs=max(map(integer, ladders[SEQS])),
+            )
+        return self._sweep_times
 
     def _bounds(self, rows: Sequence[TrialRecord], expected: Corrected) -> list[tuple[int, F8]]:
         """Return the rows of cells whose replay was cut short, and the logs of what is known.

@@ -276,12 +276,13 @@ def test_what_holds_of_any_traffic(given: Case) -> None:
     wanted = [n for n in range(len(most)) if not (alone[n] and fits[n])]
     assert run.failed == wanted
     assert np.isfinite(run.tokens.at_s).sum() == sum(state.generated)
-    # All tokens but the last are computed, and what is preempted is so again.
+    # All tokens but the last are computed, but for those found in the cache; after a preemption
+    # that may be other ones, and what is not found is computed again.
     for request, tokens in run.computed.items():
-        least = most[request] - max(0, state.hits[request])
-        assert tokens >= least
         if not run.preemptions:
-            assert tokens == least
+            assert tokens == most[request] - max(0, state.hits[request])
+        elif not run.scheduler.keys.different:
+            assert tokens >= most[request]
 
 
 @given(cases())
