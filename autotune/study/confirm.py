@@ -21,8 +21,9 @@ class Confirmation:
 
     In turn, so that a machine that changes meanwhile treats them alike. Who has begun a round
     stays in it, however it turns out, unless a restart shows that it cannot run: then the next
-    best takes its place. A study that goes on with more trials has further rounds, for
-    finalists that no restart has confirmed yet.
+    best takes its place. So it does when all of the round have had their restarts and none of
+    them is a finalist any more, as they miss the budget: else nobody could win. A study that
+    goes on with more trials has further rounds, for finalists that no restart has confirmed yet.
 
     Attributes:
         baseline: measured as often as each finalist.
@@ -65,9 +66,15 @@ class Confirmation:
         """Return the finalists of a round, filled up by the best who are not confirmed yet."""
         own = [each for each in _candidates(current) if not self._is_baseline(each)]
         members = [each for each in own if not given_up(self._of(current, each))]
+        done = all(self._settled(self._of(current, each)) for each in members)
+        if len(members) >= self.most and not done:
+            return members
+        finalists = self.finalists()
+        if done and not set(map(cell_key, members)) & set(map(cell_key, finalists)):
+            members = []
         if len(members) >= self.most:
             return members
-        able = [c for c in self.finalists() if not given_up(self._of(confirms, c))]
+        able = [c for c in finalists if not given_up(self._of(confirms, c))]
         known = set(map(cell_key, own))
         new = [
             each

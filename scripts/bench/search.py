@@ -136,21 +136,35 @@ def main() -> None:
         parser.error("Optuna's GPSampler needs scipy: install it, or leave --all out")
     begun_s = time.perf_counter()
     methods = (AUTOTUNE, *PLAIN, *(SLOW if given.all else ()))
-    names = given.workloads.split(",")
+    rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(given.processes) as pool:
-        truths = list(pool.map(workload, names))
+        truths = list(pool.map(workload, given.workloads.split(",")))
         tasks = [
             pool.submit(searched, own, seed, methods, shuffled=given.model == "shuffled")
             for seed in range(given.seeds)
             for own in truths
         ]
-        rows = []
         for task in tasks:
             rows += task.result()
             print(_progress(rows, methods), file=sys.stderr, flush=True)
-    result = {
-        **summary(rows),
-        "model": given.model,
+            result = {
+                **summary(rows),
+                **conditions(truths),
+                "model": given.model,
+                "pairs": len(rows) // (len(methods) * len(COUNTS)),
+                "seconds": time.perf_counter() - begun_s,
+            }
+            if given.json is not None:
+                # Again and again: it takes minutes, and what was interrupted is of use.
+                given.json.write_text(
+                    f"{json.dumps({**result, 'rows': rows})}\n", encoding="utf-8"
+                )
+    print(json.dumps(result if given.json is not None else {**result, "rows": rows}, indent=1))
+
+
+def conditions(truths: Sequence[Workload]) -> dict[str, Any]:
+    """Return what was searched."""
+    return {
         "traffic": "azure_conv_2023" if AZURE.exists() else "generated",
         "workloads": {
             own.name: {
@@ -163,18 +177,9 @@ def main() -> None:
             for own in truths
         },
         "cells": len(CELLS),
-        "seeds": given.seeds,
-        "seconds": time.perf_counter() - begun_s,
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
-        "rows": rows,
     }
-    shown = {name: value for name, value in result.items() if name != "rows"}
-    if given.json is None:
-        print(json.dumps(result))
-    else:
-        given.json.write_text(f"{json.dumps(result)}\n", encoding="utf-8")
-        print(json.dumps(shown, indent=1))
 
 
 if __name__ == "__main__":

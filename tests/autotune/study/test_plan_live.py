@@ -135,6 +135,23 @@ def test_a_finalist_that_cannot_run_gives_way_to_the_next() -> None:
     assert shape(drive(plan_of(12), rows=rows)[6:]) == "AB0CB0"
 
 
+def test_a_finalist_that_misses_the_budget_gives_way_before_the_baseline_is_repeated() -> None:
+    left: list[Candidate] = [A, B, C]
+    plan = Plan(7, BASELINE, (), LATTICE, lambda: None, True, lambda: tuple(left))
+    rows = drive(plan, steps=6)
+    assert shape(rows) == "RslllA"
+    left.remove(A)
+    assert shape(drive(plan, rows=rows)) == "RslllAB"
+
+
+def test_one_of_two_finalists_that_misses_the_budget_stays_in_the_round() -> None:
+    left: list[Candidate] = [A, B, C]
+    plan = Plan(12, BASELINE, (), LATTICE, lambda: None, True, lambda: tuple(left))
+    rows = drive(plan, steps=7)
+    left.remove(A)
+    assert shape(drive(plan, rows=rows)) == "RsllllA0BA0B"
+
+
 def test_a_repeat_that_fails_twice_is_given_up() -> None:
     rows = drive(plan_of(12), steps=9)
     states: list[FinishedState] = ["failed", "invalid"]
