@@ -25,7 +25,8 @@ def forecast_of_others(view: StudyView, repository: Repository, trace: Path | No
     measured = [each for each in foresight.forecasts if each.trials]
     if best.trials or (measured and measured[0].loss - best.loss < WORTH_A_WORD):
         return ["No candidate that was not measured is forecast to be better by much."]
-    kept = "" if best.probability is None else f", keeps the budget with {best.probability:.0%}"
+    chance = best.probability
+    kept = "" if chance is None else f", keeps the budget with {100 * chance:.0f} %"
     found = metrics_line(best.metrics)
     return [f"Forecast, not measured: {limits(best.candidate)} may be better{kept}: {found}."]
 
@@ -58,7 +59,7 @@ def attribution_lines(foresight: Foresight) -> list[str]:
         return []
     parts = []
     for name, changes in foresight.attribution(best.candidate).items():
-        shown = ", ".join(f"{key} {change:+.0%}" for key, change in changes.items())
+        shown = ", ".join(f"{key} {round(100 * each):+d} %" for key, each in changes.items())
         parts.append(f"{name} alone: {shown}")
     if not parts:
         return []
