@@ -210,9 +210,7 @@ class Screen:
 
     def _forecast(self, baseline: TrialRecord, replays: tuple[int, ...]) -> Simulations:
         count = len(replays) - 1
-        slowly = (
-            "" if COMPILED else ", in plain Python: numba would be 10 times as fast"
-        )
+        slowly = "" if COMPILED else ", in plain Python: numba would be 10 times as fast"
         self._say(
             f"simulating all {len(self.cells)} candidates, by the steps of {count} "
             f"{'replay' if count == 1 else 'replays'}{slowly}"

@@ -25,6 +25,8 @@ from tests.autotune.study.scripted import (
     too_slow,
 )
 
+pytestmark = pytest.mark.study
+
 FINISHED = ("complete", "infeasible")
 
 

@@ -31,6 +31,8 @@ from tests.autotune.study.scripted import (
 from tests.autotune.study.test_runner import quiet, slow_throughout, spell
 from tests.autotune.test_controller import FINISHED, Stopped, measured
 
+pytestmark = pytest.mark.study
+
 TRIALS = 8
 LIVE = ("sentinel", "starts", "search")
 

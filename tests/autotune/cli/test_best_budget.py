@@ -13,6 +13,8 @@ from tests.autotune.cli.conftest import Autotune
 from tests.autotune.cli.forked import Ran
 from tests.autotune.study.simulated import simulated_study
 
+pytestmark = pytest.mark.study
+
 Best = Callable[..., Ran]
 
 LOOSER = "ttft_p95:140 itl_p99:200"

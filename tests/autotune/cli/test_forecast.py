@@ -18,6 +18,8 @@ from tests.autotune.cli.forked import Ran
 from tests.autotune.study.scripted import small_trace
 from tests.autotune.study.simulated import NAME, simulated_study
 
+pytestmark = pytest.mark.study
+
 LINE = "No engine was run, all times are those of Intel(R) Xeon(R) Processor, simulated"
 MEASURED = ("512/128", "256/8", "2048/128")
 

@@ -14,6 +14,8 @@ from autotune.candidates.lattice import SEQS, TOKENS
 from tests.autotune.cli.conftest import Autotune
 from tests.autotune.cli.forked import Ran
 
+pytestmark = pytest.mark.study
+
 PROFILE = Path(__file__).parents[3] / "autotune/simulated/profiles/cpu-tiny-llama.json"
 SHIPPED = "sim:cpu-tiny-llama"
 NAME = "sim-cpu-tiny-llama-mixed-0:1"

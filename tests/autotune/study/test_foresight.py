@@ -26,6 +26,8 @@ from storage.repository import Repository, open_repository
 from tests.autotune.study.scripted import small_trace
 from tests.autotune.study.simulated import KNOBS, simulated_study
 
+pytestmark = pytest.mark.study
+
 BASELINE: Candidate = {TOKENS: 2048, SEQS: 128}
 BEST: Candidate = {TOKENS: 512, SEQS: 128}
 UNMEASURED: Candidate = {TOKENS: 1024, SEQS: 128}

@@ -24,6 +24,8 @@ from storage.records import StudyRecord, TrialRecord
 from storage.repository import open_repository
 from tests.autotune.study.scripted import Notes, settings_of
 
+pytestmark = pytest.mark.study
+
 TRIALS = 9
 BUDGET = "ttft_p95:500 itl_p99:60"
 KNOBS = {TOKENS: [256, 512, 768, 1024, 2048], SEQS: [128]}
