@@ -110,3 +110,15 @@ DryRun = Annotated[
         help="Check trace, budget and engine arguments, and print the plan; start no engine.",
     ),
 ]
+
+Tile = Annotated[
+    str | None,
+    typer.Option(help="Only multiples of these are searched: tokens,sequences. [default: 128,8]"),
+]
+Warmup = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds of the window that warm up before each measurement; 30 at first on an "
+        "engine. [default: 10]"
+    ),
+]

@@ -20,7 +20,9 @@ from autotune.cli.options import (
     SilenceTimeout,
     StartTimeout,
     Storage,
+    Tile,
     TooLong,
+    Warmup,
     Window,
     folder_of,
 )
@@ -59,25 +61,14 @@ def tune(
         list[str] | None,
         typer.Option(help="Further engine argument to search, name=a,b,c. Repeatable."),
     ] = None,
-    tile: Annotated[
-        str | None,
-        typer.Option(
-            help="Only multiples of these are searched: tokens,sequences. [default: 128,8]"
-        ),
-    ] = None,
+    tile: Tile = None,
     trials: Annotated[
         int | None,
         typer.Option(help="Finished trials in all, resumed ones included. [default: 24]"),
     ] = None,
     fidelity: Fidelity = None,
     calibrate: Calibrate = None,
-    warmup_s: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds of the window that warm up before each measurement; 30 at first on an "
-            "engine. [default: 10]"
-        ),
-    ] = None,
+    warmup_s: Warmup = None,
     seed: Annotated[int | None, typer.Option(help="Of prompts and sampler. [default: 0]")] = None,
     storage: Storage = None,
     study_name: Annotated[
