@@ -10,6 +10,8 @@ from autotune.study.plan import Plan, Step
 from tests.autotune.study.records import Measured
 from tests.autotune.study.scripted import BASELINE, BUDGET, Speed, clear_knee
 
+pytestmark = pytest.mark.study
+
 LATTICE = Lattice({TOKENS: (256, 384, 512, 768, 1024, 1536, 2048), SEQS: (32, 48, 64)})
 LIVE_IS_FASTER_BY = 0.94
 

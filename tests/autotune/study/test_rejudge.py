@@ -34,6 +34,8 @@ from tests.autotune.study.scripted import (
 )
 from tests.storage.events import events_of
 
+pytestmark = pytest.mark.study
+
 CLASSES: Final = "short:0-512 long:512-"
 TRIALS: Final = 5
 
