@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+# A host with slow spells has several trials wait for a minute each.
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 STARTED = ("confirm",)
 """Phases that always start an engine; the baseline runs on the one that was calibrated."""
