@@ -202,6 +202,9 @@ class Controller:
         """Write what was measured and the outcome to be told, in one transaction."""
         row = self._repository.trial(self._study_id, number)
         earned = earn(self._yardstick, result, row, self._rows())
+        if earned.state == "invalid" and result.spell is None:
+            # What a starved client sent is no measure of the engine's pace either.
+            self._runner.forget(row.candidate, _fidelity(row))
         self._repository.finish_trial(
             self._study_id,
             number,

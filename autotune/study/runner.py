@@ -178,6 +178,10 @@ class Runner:
         self._references(candidate, fidelity).append(steps)
         self._suspects.pop(_trial(candidate, fidelity), None)
 
+    def forget(self, candidate: Candidate, fidelity: Fidelity) -> None:
+        """Take back the latest reference: the replay does not count for another reason."""
+        self._references(candidate, fidelity).pop()
+
     def suspect(
         self,
         candidate: Candidate,

@@ -24,6 +24,7 @@ from tests.autotune.study.scripted import (
     opened,
     too_slow,
 )
+from tests.autotune.study.test_runner import quiet, slow_throughout
 
 pytestmark = pytest.mark.study
 
@@ -242,6 +243,22 @@ def test_a_client_that_sent_late_does_not_count(tmp_path: Path) -> None:
     assert rows[1].candidate == rows[2].candidate
     assert rows[1].outcome is not None
     assert rows[1].outcome.state == "fail"
+
+
+def test_a_replay_that_does_not_count_says_nothing_of_the_pace(tmp_path: Path) -> None:
+    """A starved client leaves the engine more of the processors than it has otherwise."""
+    lags = iter([0.2, 0.0, 0.0])
+
+    def truth(candidate: Candidate) -> Speed:
+        speed = clear_knee(candidate)
+        return Speed(speed.ttft_ms, speed.tpot_ms, send_lag_s=next(lags))
+
+    engines = ScriptedEngines(
+        truth, steps=lambda _, number: slow_throughout(number) if number else quiet(number)
+    )
+    rows = run(tmp_path, engines, trials=1)
+    assert [row.state for row in rows] == ["invalid", "complete"]
+    assert rows[0].failure_class == "client_bound"
 
 
 def test_failed_requests_make_a_trial_infeasible_and_finite_for_optuna(tmp_path: Path) -> None:
