@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from autotune.forecast.compiled import SWITCH
+
 # A host with slow spells has several trials wait for a minute each.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -45,7 +47,8 @@ class Folder:
         return subprocess.Popen(
             [sys.executable, "-m", "autotune", *arguments],
             cwd=self.path,
-            env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)},
+            # As users have it: the simulation is compiled here, unlike in the other tests.
+            env={**os.environ, SWITCH: "1", "TERM": "xterm", "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
