@@ -24,6 +24,8 @@ from tests.autotune.study.scripted import (
     too_slow,
 )
 
+pytestmark = pytest.mark.study
+
 Tune = Callable[..., Ran]
 
 
