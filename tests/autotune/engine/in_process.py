@@ -2,11 +2,11 @@
 
     python -m tests.autotune.engine.in_process LIMITS... > schedules.json
 
-Each of LIMITS is ``tokens,sequences,threshold``. An engine is started at the envelope of them
-all, and given each in turn while it lives; then one is started with each, and one each by
-priority and without prefix caching, with the last of them. Requests arrive by step index, so that
-all see the same traffic whatever a step takes. The KV cache has the same size everywhere, small
-enough for preemptions.
+Each of LIMITS is ``tokens,sequences,threshold``; the last are the largest. An engine is started
+with those, which replays as it is, and is then given each in turn while it lives; one is started
+with each of the others, and one by priority and without prefix caching with the last. Requests
+arrive by step index, so that all see the same traffic whatever a step takes. The KV cache has the
+same size everywhere, small enough for preemptions.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ SMALL = {
     "kv_cache_memory_bytes": (4096 + 128) * KV_BYTES_PER_TOKEN,
     "enable_prefix_caching": True,
 }
-OTHERWISE: dict[str, dict[str, Any]] = {
-    "priority": {"scheduling_policy": "priority"},
-    "uncached": {"enable_prefix_caching": False},
-}
+OTHERWISE: dict[str, Any] = {"scheduling_policy": "priority", "enable_prefix_caching": False}
 REQUESTS = 40
 SEED = 7
 COMMON = 256
@@ -127,24 +124,25 @@ def refusals(llm: LLMEngine, limits: Mapping[str, int]) -> list[str]:
 
 
 def main(limits: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    envelope = {name: max(each[name] for each in limits) for name in LIVE_LIMITS[:2]}
+    *smaller, largest = limits
     result: dict[str, Any] = {"traffic": traffic(), "live": [], "restart": []}
     result["priorities"] = [priority(number) for number in range(REQUESTS)]
-    with engine(**envelope) as llm:
+    with engine(**largest) as llm:
         scheduler = llm.engine_core.engine_core.scheduler
         config = scheduler.kv_cache_config
         result["kv_blocks"], result["block_size"] = config.num_blocks, scheduler.block_size
         result["obstacle"] = obstacle(scheduler)
+        as_started = replay(llm)
         for each in limits:
             assert set_limits(scheduler, each) == dict(each)
             result["live"].append(replay(llm))
         result["refused"] = refusals(llm, limits[0])
-    for each in limits:
+    for each in smaller:
         with engine(**each) as llm:
             result["restart"].append(replay(llm))
-    for name, arguments in OTHERWISE.items():
-        with engine(**limits[-1], **arguments) as llm:
-            result[name] = replay(llm, by_priority=name == "priority")
+    result["restart"].append(as_started)
+    with engine(**largest, **OTHERWISE) as llm:
+        result["otherwise"] = replay(llm, by_priority=True)
     return result
 
 
