@@ -78,8 +78,7 @@ def block_keys(trace: Trace, *, block_size: int, caching: bool) -> Keys:
     first, keys = [0], []
     count = 0
     for request in requests:
-        chain, covered = NOBODY, 0
-        chain_of = []
+        chain, chain_of = NOBODY, []
         for hash_id in request.hash_ids:
             chain = chains.setdefault((chain, hash_id), len(chains))
             chain_of.append(chain)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate
+from autotune.forecast.residuals import LEAST_TRUST
 
 Row = tuple[Candidate, Mapping[str, tuple[float, float, float]], float | None, bool]
 
@@ -69,7 +70,7 @@ def _short(value: float) -> str:
 
 def trust_line(trust: float) -> str:
     """Return how far the forecasts can be trusted."""
-    if trust < 0.5:
+    if trust < LEAST_TRUST:
         return (
             "Measurements contradict these forecasts: the study searches without them "
             f"(probability that they are of use: {100 * trust:.0f} %)."

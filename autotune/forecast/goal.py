@@ -11,9 +11,8 @@ import numpy as np
 
 from objectives.arrays import F8, I8
 from objectives.limits import Budget
+from objectives.score import Scores, score_cells
 
-LEAST_WIDTH = math.log(1.25)
-WITHOUT_BUDGET = math.log(2.0)
 MOST_EXCESS = 5.0
 
 
@@ -72,19 +71,13 @@ class Scale:
     """A goal with the scale on which scores are told; see ``objectives.score``."""
 
     goal: Goal
-    ideal: F8
-    width: F8
+    scores: Scores
 
     @classmethod
     def of(cls, goal: Goal, logs: F8) -> Self:
         """Return the scale of cells, [cells, keys]: by the best of those that keep the budget."""
         kept = goal.excess(logs) == 0
-        costs = goal.signs * logs[..., goal.costs]
-        compared = costs[kept] if kept.any() else costs
-        ideal = np.where(np.isfinite(compared), compared, np.inf).min(axis=0)
-        anchors = np.where(np.isnan(goal.anchors), ideal + WITHOUT_BUDGET, goal.anchors)
-        with np.errstate(invalid="ignore"):
-            return cls(goal, ideal, np.maximum(anchors - ideal, LEAST_WIDTH))
+        return cls(goal, score_cells(_costs(goal, logs), kept, np.exp(goal.anchors)))
 
     def losses(self, logs: F8) -> F8:
         """Return [...], the score where the budget is kept, else 1 and what is missed.
@@ -94,10 +87,12 @@ class Scale:
         Args:
             logs: [..., keys], of metrics.
         """
-        goal, used = self.goal, np.isfinite(self.ideal)
-        costs = goal.signs[used] * logs[..., goal.costs[used]]
-        z = (costs - self.ideal[used]) / self.width[used]
-        known = np.nan_to_num(z, nan=MOST_EXCESS, posinf=MOST_EXCESS)
-        score = known.sum(axis=-1) / max(1, int(used.sum()))
+        goal, scores = self.goal, self.scores
+        z = np.nan_to_num(scores.z(_costs(goal, logs)), posinf=MOST_EXCESS)
+        score = z.sum(axis=-1) / max(1, int(scores.used.sum()))
         excess = goal.excess(logs)
         return np.asarray(np.where(excess > 0, 1.0 + excess, score))
+
+
+def _costs(goal: Goal, logs: F8) -> F8:
+    return np.asarray(np.exp(goal.signs * logs[..., goal.costs]))

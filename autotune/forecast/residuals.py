@@ -40,6 +40,9 @@ USELESS_LOCAL = 0.7
 USELESS_PRIOR = 0.05
 """The same of forecasts that tell nothing."""
 
+LEAST_TRUST = 0.5
+"""Probability that forecasts are of use, below which the search does without them."""
+
 LEAST_NOISE = 0.01
 RUN_NOISE = 0.015
 """Standard deviations between two trials of one cell, in logs: of a metric for itself, and of all

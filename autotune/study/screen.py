@@ -23,7 +23,7 @@ from autotune.forecast.choice import Outlook, look
 from autotune.forecast.compiled import COMPILED
 from autotune.forecast.forecaster import Forecasts, forecast_cells, forecastable
 from autotune.forecast.goal import Goal
-from autotune.forecast.residuals import Corrected, correct
+from autotune.forecast.residuals import LEAST_TRUST, Corrected, correct
 from autotune.forecast.simulation import EngineShape, Traffic
 from autotune.forecast.step_times import StepTimes
 from autotune.forecast.sweep import Calibrated
@@ -39,9 +39,6 @@ from objectives.measurement import point_values
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
 from storage.records import TrialRecord
-
-LEAST_TRUST = 0.5
-"""Probability that forecasts are of use, below which the search does without them."""
 
 SETTLED_TRUST = 0.9
 SETTLED_GAIN = 0.01
@@ -124,7 +121,7 @@ class Screen:
         self._rows_of = {cell_key(cell): row for row, cell in enumerate(self.cells)}
         self._sweep_times: StepTimes | None = None
         self._forecasts: tuple[tuple[int, ...], Simulations] | None = None
-        self._looked: tuple[tuple[int, ...], Looked | None] | None = None
+        self._looked: tuple[tuple[int, ...], Looked] | None = None
 
     @classmethod
     def of(
@@ -184,9 +181,7 @@ class Screen:
             self._looked = state, self._look_anew(rows, counting)
         return self._looked[1]
 
-    def _look_anew(
-        self, rows: Sequence[TrialRecord], counting: Sequence[TrialRecord]
-    ) -> Looked | None:
+    def _look_anew(self, rows: Sequence[TrialRecord], counting: Sequence[TrialRecord]) -> Looked:
         # Simulating all cells takes seconds: anew whenever the replays have doubled.
         used = 2 ** int(math.log2(len(counting)))
         first = next(r for r in counting if is_restart_of(r, self._study.baseline))

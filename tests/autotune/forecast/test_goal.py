@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from autotune.forecast.goal import LEAST_WIDTH, MOST_EXCESS, Goal, Scale
+from autotune.forecast.goal import MOST_EXCESS, Goal, Scale
 from objectives.arrays import F8
 from objectives.limits import parse_budget
 from objectives.score import score_cells
@@ -48,8 +48,8 @@ def test_scores_are_those_of_a_verdict_where_the_budget_is_kept(
 
     logs = np.log(values)
     scale = Scale.of(goal, logs)
-    np.testing.assert_allclose(scale.ideal, np.log(scores.ideal), atol=1e-9)
-    np.testing.assert_allclose(scale.width, np.log(scores.anchor / scores.ideal), atol=1e-9)
+    np.testing.assert_allclose(scale.scores.ideal, scores.ideal, rtol=1e-9)
+    np.testing.assert_allclose(scale.scores.anchor, scores.anchor, rtol=1e-9)
     found = scale.losses(logs)
     np.testing.assert_allclose(found[kept], scores.values[kept], atol=1e-9)
     excess = np.minimum(np.log(over[~kept].max(axis=1)), MOST_EXCESS)
@@ -100,7 +100,7 @@ def test_an_objective_of_which_no_cell_has_a_value_does_not_count() -> None:
 def test_a_budget_near_the_ideal_does_not_blow_differences_up() -> None:
     logs = logs_of((100, 10, 1, 0.5), (100.5, 10, 1, 0.5))
     scale = Scale.of(goal_of("ttft_p95:101"), logs)
-    assert scale.width[0] == LEAST_WIDTH
+    assert scale.scores.anchor[0] / scale.scores.ideal[0] == pytest.approx(1.25)
 
 
 def test_losses_of_draws_have_the_shape_of_the_draws() -> None:
