@@ -438,7 +438,7 @@ def test_requests_needed_are_those_of_the_code(aggregate: str) -> None:
             ],
         ),
         ("forecast.md", [choice.DRAWS, choice.OPTIMISTIC]),
-        ("forecast.md", [screen.LEAST_TRUST, screen.SETTLED_TRUST, screen.SETTLED_GAIN]),
+        ("forecast.md", [residuals.LEAST_TRUST, screen.SETTLED_TRUST, screen.SETTLED_GAIN]),
     ],
 )
 def test_thresholds_are_those_of_the_code(page: str, figures: list[float]) -> None:

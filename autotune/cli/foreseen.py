@@ -8,11 +8,9 @@ from autotune.cli.tables import limits
 from autotune.errors import AutotuneError
 from autotune.forecast.forecast_words import metrics_line
 from autotune.study.foresight import Foresight, stored_traffic
+from autotune.study.judgement import CONVERGED_COST
 from autotune.study.view import StudyView
 from storage.repository import Repository
-
-WORTH_A_WORD = 0.03
-"""What an unmeasured candidate has to be expected to gain, in widths of the budget."""
 
 
 def forecast_of_others(view: StudyView, repository: Repository, trace: Path | None) -> list[str]:
@@ -23,7 +21,7 @@ def forecast_of_others(view: StudyView, repository: Repository, trace: Path | No
         return [f"No forecasts of other candidates: {error.message}."]
     best = foresight.forecasts[0]
     measured = [each for each in foresight.forecasts if each.trials]
-    if best.trials or (measured and measured[0].loss - best.loss < WORTH_A_WORD):
+    if best.trials or (measured and measured[0].loss - best.loss < CONVERGED_COST):
         return ["No candidate that was not measured is forecast to be better by much."]
     chance = best.probability
     kept = "" if chance is None else f", keeps the budget with {100 * chance:.0f} %"
