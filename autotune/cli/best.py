@@ -34,7 +34,7 @@ def best(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="The trace file of the study, where it has moved: for forecasts.",
+            help="With --budget: the trace file of the study, where it has moved.",
             show_default=False,
         ),
     ] = None,
@@ -67,6 +67,11 @@ def best(
     from storage.database import resolve_url
     from storage.repository import open_repository
 
+    if trace is not None and budget is None:
+        raise UsageError(
+            "--trace needs --budget",
+            hint="it is for forecasts under another budget; what was measured needs no trace",
+        )
     if output is not None:
         check_destination(output)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:

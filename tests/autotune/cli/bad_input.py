@@ -174,6 +174,10 @@ OPTIONS = (
         ("best", "--budget", "ttft_p95@long:9"), 2, "long", "--classes", with_studies(),
     ),
     Case(
+        "a trace for forecasts, and no budget to forecast by", ("best", "--trace", "t.jsonl"), 2,
+        "--trace needs --budget", "needs no trace", with_studies(),
+    ),
+    Case(
         "an output file in no folder",
         ("best", "--output", "none/serve.yaml"), 2, "there is no folder none",
         "a folder that you may write",

@@ -57,6 +57,12 @@ def test_without_another_budget_nothing_is_forecast(best: Best) -> None:
     assert "orecast" not in best().err
 
 
+def test_a_trace_is_for_forecasts_under_another_budget(best: Best) -> None:
+    ran = best("--trace", "demo:mixed")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: --trace needs --budget\nhint: ")
+
+
 def test_what_is_exported_was_measured_and_what_is_forecast_says_so(best: Best) -> None:
     ran = best("--budget", "ttft_p95:150 itl_p99:60")
     assert limits_of(ran) == (2048, 128)
