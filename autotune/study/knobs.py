@@ -10,6 +10,7 @@ from autotune.candidates.lattice import Value, is_consistent, plain_value, value
 from autotune.engine.protocol import EngineInfo, TrialFailed
 from autotune.engine.supervisor import Description
 from autotune.errors import UsageError
+from autotune.simulated.profile import name_in
 from autotune.study.job import Job
 from autotune.study.session import one_line
 
@@ -42,17 +43,24 @@ def check_knobs(job: Job, vllm: Vllm, say: Callable[[str], None]) -> list[str]:
     Raises:
         UsageError: vLLM refuses a value, or requests of the trace would be too long with it.
     """
-    knobs = job.settings.knobs
+    knobs, who = job.settings.knobs, _asked(job)
     many = sum(map(len, knobs.values())) > _MANY
     sentences: list[str] = []
     for name, values in knobs.items():
         if many:
-            say(f"asking vLLM about {len(values)} values of knob {name}")
+            say(f"asking {who} about {len(values)} values of knob {name}")
         sentences += _check_knob(job, vllm, name)
     return sentences
 
 
+def _asked(job: Job) -> str:
+    """Return who answers: vLLM, or in its place the profile of a simulated engine."""
+    profile = job.simulated_by
+    return "vLLM" if profile is None else f"profile {name_in(profile)}"
+
+
 def _check_knob(job: Job, vllm: Vllm, name: str) -> Iterator[str]:
+    who = _asked(job)
     read_as: dict[Value, list[Value]] = {}
     for value in job.settings.knobs[name]:
         answer = _ask(job, vllm, {**job.baseline, name: value})
@@ -61,17 +69,17 @@ def _check_knob(job: Job, vllm: Vllm, name: str) -> Iterator[str]:
             resolved = _resolved(answer, name, value)
             read_as.setdefault(resolved, []).append(value)
             if resolved != value:
-                yield f"knob {name}: vLLM reads {_shown(value)} as {_shown(resolved)} here"
+                yield f"knob {name}: {who} reads {_shown(value)} as {_shown(resolved)} here"
         elif not _fits_elsewhere(job, vllm, name, value):
             raise UsageError(
-                f"vLLM refuses {_shown(value)} for knob {name}: {answer}",
+                f"{who} refuses {_shown(value)} for knob {name}: {answer}",
                 hint="leave that value out; the other arguments were the baseline's",
             )
     for resolved, values in read_as.items():
         if len(values) > 1:
             listed = " and ".join(map(_shown, values))
             same = _shown(resolved)
-            yield f"knob {name}: {listed} are the same to vLLM, {same}; keep one of them"
+            yield f"knob {name}: {listed} are the same to {who}, {same}; keep one of them"
 
 
 def _resolved(info: EngineInfo, name: str, value: Value) -> Value:
@@ -100,8 +108,8 @@ def _ask(job: Job, vllm: Vllm, candidate: Mapping[str, Value]) -> EngineInfo | s
 def _check_length(job: Job, info: EngineInfo, name: str, value: Value) -> None:
     if info.max_model_len < job.trace.longest_request:
         raise UsageError(
-            f"with {_shown(value)} for knob {name} vLLM allows requests of {info.max_model_len} "
-            f"tokens, and the longest has {job.trace.longest_request}",
+            f"with {_shown(value)} for knob {name} {_asked(job)} allows requests of "
+            f"{info.max_model_len} tokens, and the longest has {job.trace.longest_request}",
             hint="leave that value out, or choose another --window",
         )
 

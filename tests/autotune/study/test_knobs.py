@@ -53,6 +53,11 @@ def _described(others: Args) -> Description:
     return Description(info, DESCRIPTION.flags)
 
 
+def simulated(job: Job) -> Job:
+    settings = job.settings.model_copy(update={"engine": "sim:cpu-tiny-llama"})
+    return replace(job, settings=settings)
+
+
 def checked(job: Job, vllm: Asked) -> list[str]:
     """Check the knobs, of which there are so few that nothing is said meanwhile."""
     said: list[str] = []
@@ -83,6 +88,19 @@ def test_an_impossible_value_is_refused_with_the_words_of_vllm() -> None:
     assert caught.value.message == "vLLM refuses 7 for knob block_size: block_size (7) is odd."
     assert "leave that value out" in caught.value.hint
     assert caught.value.exit_code == 2
+
+
+def test_what_a_simulation_refuses_is_put_on_its_profile() -> None:
+    job = simulated(job_with(block_size=[7]))
+    with pytest.raises(UsageError, match="^profile cpu-tiny-llama refuses 7 for knob block_size"):
+        checked(job, Vllm(lambda _args: "block_size=7 cannot be simulated"))
+
+
+def test_what_a_simulation_reads_as_another_value_too() -> None:
+    job = simulated(job_with(block_size=[True]))
+    assert checked(job, Vllm(resolves=lambda _args: {KNOB: False})) == [
+        "knob block_size: profile cpu-tiny-llama reads True as False here"
+    ]
 
 
 def test_a_value_that_breaks_the_check_itself_is_refused_too() -> None:
