@@ -56,8 +56,7 @@ def forecast(
     from autotune.cli.words import simulation_lines
     from autotune.errors import UsageError
     from autotune.study.foresight import Foresight, stored_traffic
-    from autotune.study.view import load_view
-    from objectives.limits import parse_budget
+    from autotune.study.view import load_view, other_budget
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -71,7 +70,7 @@ def forecast(
             view,
             stored_traffic(view, trace),
             lambda number: repository.samples(view.study.id, number),
-            budget=None if budget is None else parse_budget(budget),
+            budget=None if budget is None else other_budget(view.study, budget),
         )
     # A further knob stays as the baseline has it.
     chosen = None if limits is None else {**foresight.study.baseline, **limits}

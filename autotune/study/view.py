@@ -39,7 +39,7 @@ def load_view(repository: Repository, name: str | None, *, budget: str | None = 
     """
     study = repository.study(name)
     if budget is not None:
-        check_classes(parse_budget(budget), parse_classes(study.spec["classes"]))
+        other_budget(study, budget)
         study = replace(study, spec={**study.spec, "budget": budget})
     trials = repository.trials(study.id)
     judgement = judge(
@@ -50,6 +50,26 @@ def load_view(repository: Repository, name: str | None, *, budget: str | None = 
         baseline=study.fingerprint["baseline"],
     )
     return StudyView(study, trials, judgement)
+
+
+def other_budget(study: StudyRecord, text: str) -> Budget:
+    """Return a budget by which a stored study can be judged instead of its own.
+
+    Raises:
+        ObjectiveError: it cannot be read, or names a class that the study has not.
+    """
+    budget, classes = parse_budget(text), parse_classes(study.spec["classes"])
+    try:
+        check_classes(budget, classes)
+    except ObjectiveError as error:
+        if classes:
+            raise
+        raise ObjectiveError(
+            error.message,
+            hint=f"study {study.name!r} has no classes; the same autotune tune with --classes "
+            "gives it some, and judges its trials again",
+        ) from error
+    return budget
 
 
 def simulated_by(study: StudyRecord) -> str | None:

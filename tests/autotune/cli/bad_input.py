@@ -171,7 +171,8 @@ OPTIONS = (
     ),
     Case(
         "another budget for a class that the study has not",
-        ("best", "--budget", "ttft_p95@long:9"), 2, "long", "--classes", with_studies(),
+        ("best", "--budget", "ttft_p95@long:9"), 2, "long",
+        "autotune tune with --classes", with_studies(),
     ),
     Case(
         "a trace for forecasts, and no budget to forecast by", ("best", "--trace", "t.jsonl"), 2,

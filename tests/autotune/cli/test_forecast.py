@@ -147,7 +147,7 @@ def test_json_of_one_candidate(forecast: Forecast) -> None:
         (("--candidate", f"{'9' * 5000}/8"), "is not tokens/seqs", TOKENS),
         (("--candidate", "257/8"), "no such candidate", f"{TOKENS}: 256, 512, 1024, 2048; "),
         (("--budget", "ttft"), "'ttft'", "ttft"),
-        (("--budget", "ttft_p95@long:9"), "long", "--classes"),
+        (("--budget", "ttft_p95@long:9"), "long", f"study '{NAME}' has no classes; "),
         (("--top", "0"), "'--top'", "--help"),
         (("--trace", "none.jsonl"), "none.jsonl", "that exists"),
         (("--study-name", "whatiff"), "no study named 'whatiff'", f"'{NAME}'"),
