@@ -42,9 +42,57 @@ def test_means_have_errors_and_differences_are_paired(scripts: dict[str, ModuleT
     other = rows("tpe", {("a", 0): 0.2, ("a", 1): 0.4}, script.COUNTS)
     found = script.summary([*own, *other])
     assert found["regret"]["autotune"]["6"] == pytest.approx([0.2, 0.1])
-    assert found["autotune_minus_tpe"]["10"] == pytest.approx([-0.1, 0.0])
-    assert found["autotune_6_minus_tpe_40"] == pytest.approx([-0.1, 0.0])
+    bars = found["bars"]
+    assert bars.keys() == {"autotune_6_minus_tpe_40", "autotune_minus_tpe"}
+    assert bars["autotune_minus_tpe"].keys() == {"2", "4", "6", "10", "20", "40"}
+    assert bars["autotune_minus_tpe"]["10"]["difference"] == pytest.approx([-0.1, 0.0])
+    assert bars["autotune_6_minus_tpe_40"]["passed"] is True
     assert script.mean_and_error([0.5]) == [0.5, None]
+
+
+@pytest.mark.parametrize(
+    ("differences", "passed"),
+    [([0.0, 0.0], True), ([0.3, 0.3], False), ([0.0, 0.4], True), ([-1.0, -1.0], True),
+     ([0.1], None)],
+)  # fmt: skip
+def test_a_bar_is_passed_within_two_errors(
+    scripts: dict[str, ModuleType], differences: list[float], passed: bool | None
+) -> None:
+    assert scripts["search"].no_worse(differences)["passed"] is passed
+
+
+def test_a_run_goes_on_with_the_pairs_that_are_written(
+    scripts: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    script, file = scripts["search"], tmp_path / "out.json"
+    told = {"traffic": "generated", "workloads": {"a": {"requests": 3}}, "methods": ["tpe"]}
+    assert script.kept_rows(file, told) == []
+    made = rows("tpe", {("a", 0): 0.2, ("a", 1): 0.4}, script.COUNTS)
+    script.write({**script.summary(made), **told, "rows": made}, file)
+    assert script.kept_rows(file, told) == made
+    with pytest.raises(SystemExit, match="another traffic"):
+        script.kept_rows(file, {**told, "traffic": "azure_conv_2023"})
+
+
+def test_slow_samplers_name_what_they_lack(
+    scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    script = scripts["search"]
+    monkeypatch.setattr(script, "NEEDED", ("torchless", "numpy"))
+    with pytest.raises(SystemExit, match="2"):
+        script.given_of(["--all"])
+    error = capsys.readouterr().err
+    assert error.startswith("--all needs torchless for Optuna's GPSampler")
+    assert error.count("\n") == 1
+    assert script.given_of([]).seeds == 6
+
+
+def test_sobol_points_are_spread(scripts: dict[str, ModuleType]) -> None:
+    """Any 16 of them, from a multiple of 16 on, have one in each of 4 by 4 squares."""
+    points = scripts["search_methods"].sobol(7, 32)
+    for part in (points[:16], points[16:]):
+        assert len({tuple((16 * each).astype(int) // 4) for each in part}) == 16
+    assert not np.array_equal(points, scripts["search_methods"].sobol(8, 32))
 
 
 def test_the_sweep_is_wrong_where_the_truth_is_not(scripts: dict[str, ModuleType]) -> None:
@@ -87,6 +135,6 @@ def test_a_study_of_two_trials_deploys_what_it_measured(scripts: dict[str, Modul
     search = bench.autotune(2)
     assert [row.phase for row in search.rows] == ["baseline", "screen"]
     assert search.pick in {truth.ROW_OF[methods.cell_key(row.candidate)] for row in search.rows}
-    found = bench.plain("random", 3)
+    found = bench.plain("grid", 3)
     assert found[0][0] == truth.ROW_OF[methods.cell_key(truth.BASELINE)]
     assert methods.best_of(own, found) in {row for row, _ in found}
