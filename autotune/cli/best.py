@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.options import Storage, StudyName
+
+if TYPE_CHECKING:
+    from autotune.study.view import StudyView
+    from storage.repository import Repository
 
 
 class ExportFormat(StrEnum):
@@ -52,13 +56,12 @@ def best(
 ) -> None:
     """Export the best configuration with its evidence.
 
-    Exit code 3 if nothing keeps the budget. With --budget it also says what is forecast of
-    candidates that were never measured.
+    Exit code 3 if nothing keeps the budget, or what does was measured live only. With --budget it
+    also says what is forecast of candidates that were never measured.
     """
     import os
 
     from autotune.cli.files import write_text
-    from autotune.cli.foreseen import forecast_of_others
     from autotune.cli.words import simulation_lines, study_verdict
     from autotune.errors import NothingFeasible, UsageError
     from autotune.export.render import render
@@ -76,7 +79,7 @@ def best(
         check_destination(output)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
         view = load_view(repository, study_name, budget=budget)
-        foreseen = [] if budget is None else forecast_of_others(view, repository, trace)
+        foreseen = [] if budget is None else _foreseen(view, repository, trace)
     judgement = view.judgement
     if judgement is None:
         raise UsageError(
@@ -85,7 +88,7 @@ def best(
         )
     lines = study_verdict(view)
     if judgement.chosen is None:
-        raise NothingFeasible(lines[0], hint=" ".join([*lines[1:], *foreseen]))
+        raise NothingFeasible(lines[0], hint=" ".join([*foreseen, *lines[1:]]))
     text = render(
         make_export(view, judgement.chosen),
         output_format.value,
@@ -99,3 +102,17 @@ def best(
         typer.echo(line, err=True)
     if output is not None:
         typer.echo(f"wrote {output}", err=True)
+
+
+def _foreseen(view: StudyView, repository: Repository, trace: Path | None) -> list[str]:
+    """Return what forecasts add to a verdict under another budget."""
+    from autotune.cli.foreseen import forecast_of_others
+    from autotune.cli.likeliest import likeliest_lines
+
+    judgement = view.judgement
+    if judgement is None:
+        return []
+    nothing_keeps_it = judgement.chosen is None and judgement.unconfirmed is None
+    if nothing_keeps_it and judgement.budget.limits:
+        return likeliest_lines(view, judgement.budget, repository, trace)
+    return forecast_of_others(view, repository, trace)

@@ -84,9 +84,28 @@ def test_where_nothing_keeps_it_the_exit_code_says_so_and_the_hint_has_the_forec
     assert (ran.code, ran.out) == (3, "")
     error, hint = ran.err.splitlines()
     assert error == "error: Nothing keeps the budget."
-    assert hint.startswith("hint: Nearest is ")
-    assert "Forecast, not measured: 1024/128 may be better, keeps the budget with" in hint
+    assert hint.startswith(
+        "hint: None that was measured keeps it; by forecast 1024/128 may, with a probability of "
+    )
+    assert "itl_p99 42.4 (39.2 to 46)" in hint
+    assert f"To have it measured: autotune tune with --budget '{BETWEEN}' and a higher " in hint
+    assert " Nearest is " in hint
     assert not output.exists()
+
+
+def test_where_hardly_any_other_would_either_it_says_so(best: Best) -> None:
+    ran = best("--budget", "ttft_p95:1")
+    assert ran.code == 3
+    assert "and by forecast hardly any would; " in ran.err
+    assert "with a probability of 0 %: " in ran.err
+
+
+def test_where_nothing_can_be_forecast_it_says_what_to_run(best: Best) -> None:
+    ran = best("--budget", BETWEEN, "--trace", "none.jsonl")
+    assert ran.code == 3
+    _, hint = ran.err.splitlines()
+    assert hint.startswith("hint: No forecasts of other candidates: none.jsonl")
+    assert f"To search on: autotune tune with --budget '{BETWEEN}' and a higher --trials." in hint
 
 
 def test_what_was_only_measured_live_is_not_exported(best: Best) -> None:

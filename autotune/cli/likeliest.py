@@ -1,0 +1,83 @@
+"""Where nothing that was measured keeps a budget: what may, by forecast, and how to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.candidates.lattice import cell_key
+from autotune.cli.tables import limits
+from autotune.errors import AutotuneError
+from autotune.forecast.forecast_words import metrics_line, trust_line
+from autotune.forecast.residuals import LEAST_TRUST
+from autotune.study.counted import breaks_for_certain, censored
+from autotune.study.foresight import Forecast, Foresight, stored_traffic
+from objectives.classes import parse_classes
+
+if TYPE_CHECKING:
+    from autotune.study.view import StudyView
+    from objectives.limits import Budget
+    from storage.repository import Repository
+
+_HARDLY = 0.05
+"""Probability below which a candidate is not said to keep a budget."""
+
+
+def likeliest_lines(
+    view: StudyView, budget: Budget, repository: Repository, trace: Path | None
+) -> list[str]:
+    """Return which unmeasured candidate is likeliest to keep a budget that no measured one keeps.
+
+    Or why nothing is forecast; either way with what would measure it.
+
+    Args:
+        view: the study, judged by ``budget``.
+        budget: its limits, with none that is relative.
+        repository: has the samples.
+        trace: what the study replayed, where it has moved.
+    """
+    given = view.study.spec["budget"]
+    measure = f"autotune tune with --budget '{given}' and a higher --trials"
+    try:
+        foresight = Foresight(
+            view,
+            stored_traffic(view, trace),
+            lambda number: repository.samples(view.study.id, number),
+        )
+    except AutotuneError as error:
+        why = f"{error.message}; {error.hint}" if error.hint else error.message
+        return [f"No forecasts of other candidates: {why}.", f"To search on: {measure}."]
+    best = max(_open(view, budget, foresight), key=_chance, default=None)
+    if best is None:
+        return ["No candidate is left that was not measured."]
+    return [*_named(best, foresight.looked.outlook.trust), f"To have it measured: {measure}."]
+
+
+def _open(view: StudyView, budget: Budget, foresight: Foresight) -> Iterator[Forecast]:
+    """Yield those of which no trial has shown yet that they break the budget."""
+    classes = parse_classes(view.study.spec["classes"])
+    out = {
+        cell_key(trial.candidate)
+        for trial in view.trials
+        if trial.state == "infeasible"
+        and (censored(trial) is None or breaks_for_certain(trial, budget, classes))
+    }
+    for each in foresight.forecasts:
+        if not each.trials and cell_key(each.candidate) not in out:
+            yield each
+
+
+def _chance(forecast: Forecast) -> float:
+    return forecast.probability or 0.0
+
+
+def _named(best: Forecast, trust: float) -> Iterator[str]:
+    name, chance = limits(best.candidate), _chance(best)
+    odds = f"with a probability of {100 * chance:.0f} %: {metrics_line(best.metrics)}"
+    if chance < _HARDLY:
+        yield f"None that was measured keeps it, and by forecast hardly any would; {name} {odds}."
+    else:
+        yield f"None that was measured keeps it; by forecast {name} may, {odds}."
+    if trust < LEAST_TRUST:
+        yield trust_line(trust)
