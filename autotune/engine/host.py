@@ -34,7 +34,14 @@ from autotune.engine.channel import Channel, ChannelClosed, Message
 from autotune.engine.children import Children
 from autotune.engine.failures import classify_run, classify_start, log_size, read_tail
 from autotune.engine.parent_death import arm_in_engine, become_host, die_with_parent
-from autotune.engine.protocol import MODEL_FAULT, Failure, Schedule, TrialFailed, Warmup
+from autotune.engine.protocol import (
+    MODEL_FAULT,
+    PROGRESS_EVERY_S,
+    Failure,
+    Schedule,
+    TrialFailed,
+    Warmup,
+)
 from autotune.engine.sweep import Sweep
 from autotune.forecast.grid import SweepPlan
 from autotune.forecast.pace import STEADY, drift
@@ -46,7 +53,6 @@ from objectives.limits import parse_budget
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
 
-_PROGRESS_EVERY_S = 1.0
 _MOST_PASS = 2.0
 """Times its rows' own length that a warm-up may take: a candidate that falls far behind is warm
 by then, and would take many times as long to catch up."""
@@ -319,7 +325,7 @@ class EngineHost:
     ) -> None:
         begun = time.perf_counter()
         while True:
-            await asyncio.sleep(_PROGRESS_EVERY_S)
+            await asyncio.sleep(PROGRESS_EVERY_S)
             progress = replay.progress
             self._channel.send(
                 Message(

@@ -31,6 +31,9 @@ FailureClass = Literal[
 MODEL_FAULT = "cannot load the model"
 """How an objection begins that is not about the arguments."""
 
+PROGRESS_EVERY_S = 1.0
+"""How often a replay that runs is reported, and looked at whether its budget is lost."""
+
 DETERMINISTIC_FAILURES: frozenset[FailureClass] = frozenset(
     {"oom_start", "no_kv_room", "refused_argument", "oom_run"}
 )

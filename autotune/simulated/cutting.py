@@ -6,10 +6,10 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
+from autotune.engine.protocol import PROGRESS_EVERY_S
 from autotune.forecast.simulation import Simulated
 from objectives.abort import AbortWatch
 from objectives.arrays import F8
@@ -18,9 +18,6 @@ from objectives.classes import LengthClass
 from objectives.limits import Budget
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
-
-LOOK_EVERY_S: Final = 1.0
-"""As often as the engine host looks at a replay that runs."""
 
 
 @dataclass(slots=True)
@@ -95,7 +92,7 @@ def cut_at_loss(
 
 def _first_loss(watch: AbortWatch, now: _Now, *, end_s: float) -> tuple[Lost, float] | None:
     for look in itertools.count(1):
-        now.at_s = look * LOOK_EVERY_S
+        now.at_s = look * PROGRESS_EVERY_S
         if now.at_s >= end_s:
             return None
         lost = watch.lost(now.at_s)
