@@ -235,6 +235,7 @@ class SimulatedEngines:
         return replace(
             info,
             device=f"{info.device}, simulated (profile {self.profile.name})",
+            device_uuids=(),
             model=info.model if model.startswith(SIMULATED) else model,
             resolved=resolved,
             kv_cache_tokens=kv_cache_tokens,

@@ -117,6 +117,6 @@ def engine_json(result: Result) -> dict[str, Any]:
         "ground": result.started.ground.to_json(),
         "load": result.load.to_json(),
         "warmup": replayed.warmup.to_json(),
-        "hardware": result.hardware.to_json(),
+        "hardware": None if result.hardware is None else result.hardware.to_json(),
         "errors": list(replayed.errors),
     }

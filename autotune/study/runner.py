@@ -52,7 +52,8 @@ class Result:
         replayed: on which engine did what.
         started: that engine.
         load: its steps, condensed.
-        hardware: what the sampler saw meanwhile.
+        hardware: what the sampler saw meanwhile; None where no process ran, so that this
+            machine's is not what was measured.
         spell: why the replay must not be scored, None if it may.
         timings: seconds by name.
     """
@@ -60,7 +61,7 @@ class Result:
     replayed: ReplayResult
     started: Started
     load: Load
-    hardware: HardwareUse
+    hardware: HardwareUse | None
     spell: Failure | None
     timings: Mapping[str, float | None]
 
@@ -145,9 +146,7 @@ class Runner:
             budget="" if budget is None else budget.text,
             classes=classes_text(job.classes),
         )
-        own = [process.pid for process in self._engines.running()]
-        with HardwareSampler(started.info.device_uuids, own_pids=own) as hardware:
-            replayed = self._engines.replay(job.trace, plan, self._on_progress)
+        replayed, hardware = self._watched(plan, started)
         if fidelity == "restart":
             count = len(job.trace.requests)
             self._on_progress({"stage": "stop", "done": count, "total": count})
@@ -168,10 +167,21 @@ class Runner:
                 max_num_batched_tokens=integer(candidate[TOKENS]),
                 max_num_seqs=integer(candidate[SEQS]),
             ),
-            hardware=hardware.result(),
+            hardware=hardware,
             spell=self._spell(candidate, fidelity, replayed.steps, started),
             timings=timings,
         )
+
+    def _watched(
+        self, plan: ReplayPlan, started: Started
+    ) -> tuple[ReplayResult, HardwareUse | None]:
+        """Replay, and sample the hardware meanwhile if anything runs on it."""
+        trace, own = self._job.trace, [process.pid for process in self._engines.running()]
+        if not own:
+            return self._engines.replay(trace, plan, self._on_progress), None
+        with HardwareSampler(started.info.device_uuids, own_pids=own) as sampler:
+            replayed = self._engines.replay(trace, plan, self._on_progress)
+        return replayed, sampler.result()
 
     def remember(self, candidate: Candidate, fidelity: Fidelity, steps: Steps) -> None:
         """Take a replay that was accepted as a reference for those to come."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate
+from autotune.engine.processes import Process
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.study.costs import Fidelity
 from autotune.study.runner import REFERENCES, SPELL_S, Result, Runner
@@ -226,3 +228,14 @@ def test_the_latest_accepted_replays_are_the_reference() -> None:
     assert found[:3] == [None, "slow_spell", None]
     assert found[-1] is None
     assert trials.engines.limited == {TOKENS: 1024, SEQS: 8}
+
+
+def test_the_hardware_is_watched_where_something_runs_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Trials().run().hardware is None
+    own = frozenset({Process.of(os.getpid())})
+    monkeypatch.setattr(ScriptedEngines, "running", lambda _: own)
+    seen = Trials().run().hardware
+    assert seen is not None
+    assert seen.samples >= 1
