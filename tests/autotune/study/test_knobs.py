@@ -92,7 +92,7 @@ def test_an_impossible_value_is_refused_with_the_words_of_vllm() -> None:
 
 def test_what_a_simulation_refuses_is_put_on_its_profile() -> None:
     job = simulated(job_with(block_size=[7]))
-    with pytest.raises(UsageError, match="^profile cpu-tiny-llama refuses 7 for knob block_size"):
+    with pytest.raises(UsageError, match=r"^profile cpu-tiny-llama refuses 7 for knob block_size"):
         checked(job, Vllm(lambda _args: "block_size=7 cannot be simulated"))
 
 
