@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from autotune.cli.options import Format, OutputFormat, folder_of
 
 if TYPE_CHECKING:
+    from autotune.forecast.calibration import Calibration
     from autotune.study.calibrate import Measured
 
 _ON_STDOUT = "the result is on stdout"
@@ -92,21 +94,45 @@ def calibrate(
 
 def _lines(measured: Measured) -> list[str]:
     """Return table, plot and ladders."""
+    info, calibrated = measured.info, measured.calibrated
+    return step_lines(
+        f"{info.device}, vLLM {info.vllm_version}",
+        calibrated.calibration,
+        whole=calibrated.whole,
+        ladders_head="Ladders that follow:",
+        ladders=measured.ladders,
+    )
+
+
+def step_lines(
+    head: str,
+    calibration: Calibration,
+    *,
+    whole: bool,
+    ladders_head: str,
+    ladders: Mapping[str, Sequence[object]],
+) -> list[str]:
+    """Return a calibration as it is printed.
+
+    Args:
+        head: of what engine it is.
+        calibration: what its steps take.
+        whole: whether all of the plan was measured.
+        ladders_head: what the ladders are.
+        ladders: by name.
+    """
     from autotune.cli.tables import plain_line
     from autotune.forecast.words import plot_lines, table_lines
 
-    calibration = measured.calibrated.calibration
-    ladders = [f"{name}: {', '.join(map(str, rungs))}" for name, rungs in measured.ladders.items()]
-    whole = "" if measured.calibrated.whole else _NOT_WHOLE
     lines = [
-        f"{measured.info.device}, vLLM {measured.info.vllm_version}",
+        head,
         "",
         *table_lines(calibration),
         "",
         *plot_lines(calibration),
         "",
-        "Ladders that follow:",
-        *ladders,
-        *([whole] if whole else []),
+        ladders_head,
+        *(f"{name}: {', '.join(map(str, rungs))}" for name, rungs in ladders.items()),
+        *([] if whole else [_NOT_WHOLE]),
     ]
     return [plain_line(line) for line in lines]

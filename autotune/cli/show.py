@@ -13,7 +13,7 @@ from autotune.cli.tables import figure, limits, plain_line
 if TYPE_CHECKING:
     from autotune.study.view import StudyView
     from objectives.limits import Budget
-    from storage.records import TrialRecord
+    from storage.records import StudyRecord, TrialRecord
 
 _UNITS = {
     "goodput": "requests/s",
@@ -37,9 +37,13 @@ def show(
     *,
     storage: Storage = None,
     study_name: StudyName = None,
+    calibration: Annotated[
+        bool,
+        typer.Option("--calibration", help="Show the step times that the study measured first."),
+    ] = False,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show one trial, or without a number the study's verdict."""
+    """Show one trial, or without a number the study's verdict or calibration."""
     import json
     import os
 
@@ -50,16 +54,24 @@ def show(
         state_line,
         study_verdict,
     )
+    from autotune.errors import UsageError
     from autotune.study.view import load_view, shown_verdict
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
 
+    if calibration and trial is not None:
+        raise UsageError(
+            "--calibration is of a study, not of a trial", hint="leave out the trial's number"
+        )
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
         view = load_view(repository, study_name)
         record = None if trial is None else repository.trial(view.study.id, trial)
     if record is not None:
         _show_trial(view, record, output_format)
+        return
+    if calibration:
+        _show_calibration(view.study, output_format)
         return
     if output_format is OutputFormat.JSON:
         verdict = shown_verdict(view)
@@ -73,6 +85,40 @@ def show(
         simulated = simulation_lines(view.study)
         lines = [*simulated, *calibrated, *lines, *forecast_lines(view.study)]
         typer.echo("\n".join([state_line(view), *lines]))
+
+
+def _show_calibration(study: StudyRecord, output_format: OutputFormat) -> None:
+    import json
+
+    from autotune.candidates.lattice import SEQS, TOKENS
+    from autotune.cli.calibrate import step_lines
+    from autotune.cli.words import simulation_lines
+    from autotune.errors import UsageError
+    from autotune.study.view import calibration_of, label
+    from storage.codec import plain
+
+    measured, known = calibration_of(study), study.fingerprint
+    if measured is None:
+        raise UsageError(
+            f"study {study.name!r} measured no step times",
+            hint="tune without --no-calibrate, and with 6 trials or more, does; or autotune "
+            "calibrate, without a study",
+        )
+    stored = study.spec["calibration"]
+    ladders = {name: known["ladders"][name] for name in (TOKENS, SEQS)}
+    if output_format is OutputFormat.JSON:
+        engine = {name: known[name] for name in ("vllm_version", "device")}
+        body = {**label(study), "study": study.name, **engine, "ladders": ladders, **stored}
+        typer.echo(json.dumps(plain(body, name="calibration"), allow_nan=False))
+        return
+    lines = step_lines(
+        f"{known['device']}, vLLM {known['vllm_version']}",
+        measured,
+        whole=stored.get("whole", True),
+        ladders_head="Ladders of the study:",
+        ladders=ladders,
+    )
+    typer.echo("\n".join([*simulation_lines(study), *lines]))
 
 
 def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputFormat) -> None:
