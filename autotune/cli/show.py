@@ -43,7 +43,7 @@ def show(
     ] = False,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show one trial, or without a number the study's verdict or calibration."""
+    """Show one trial, or without a number the study."""
     import json
     import os
 
