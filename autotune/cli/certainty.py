@@ -65,13 +65,12 @@ def _way(judgement: Judgement) -> str:
 
 def _of_winner(judgement: Judgement, winner: int, certainty: Certainty) -> Iterator[str]:
     name = limits(judgement.cells[winner].candidate)
-    if sum(cell.feasible and not cell.live for cell in judgement.cells) == 1:
+    if sum(cell.feasible for cell in judgement.cells) == 1:
         met = "meets the budget" if judgement.budget.limits else "has no failed request"
-        only = "only confirmed" if any(cell.live for cell in judgement.cells) else "only"
-        yield f"How sure: {name} is the {only} candidate that {met}, so no other was in question."
+        yield f"How sure: {name} is the only candidate that {met}, so no other was in question."
         return
     share = certainty.probability[winner]
-    rivals = [limits(judgement.cells[cell].candidate) for cell in certainty.knee_set]
+    rivals = [_named(judgement.cells[cell]) for cell in certainty.knee_set]
     also = "" if rivals == [name] else f", and {' or '.join(rivals)} in 90 % of them"
     yield f"How sure: in {share:.0%} of {RESAMPLES} resamples {name} is best{also}."
     cost = certainty.expected_opportunity_cost
@@ -89,6 +88,10 @@ def _of_winner(judgement: Judgement, winner: int, certainty: Certainty) -> Itera
             f"If it is not the best after all, little is at stake: on average {loss} "
             f"{_way(judgement)}."
         )
+
+
+def _named(cell: Cell) -> str:
+    return f"{limits(cell.candidate)}{' (measured live only)' if cell.live else ''}"
 
 
 def _seemed(judgement: Judgement, winner: int) -> Iterator[str]:

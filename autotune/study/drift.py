@@ -157,22 +157,6 @@ def assess_steadiness(
     )
 
 
-def live_offset(cells: Sequence[Cell]) -> F8:
-    """Return by how much the log costs of restarts exceed those of live trials: [objectives].
-
-    The mean over the candidates that were measured both ways; 0 where none was.
-    """
-    both = [cell for cell in cells if not cell.live and cell.live_numbers]
-    if not both:
-        return np.zeros(cells[0].costs.size)
-    with np.errstate(invalid="ignore"):
-        offsets = np.array([_mean(cell.log_costs) - _mean(cell.live_log_costs) for cell in both])
-    known = np.isfinite(offsets)
-    sums: F8 = np.where(known, offsets, 0.0).sum(axis=0)
-    offset: F8 = sums / np.maximum(1, known.sum(axis=0))
-    return offset
-
-
 def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability that Student's t lies further from 0 than ``t``.
 

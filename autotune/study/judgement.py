@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from autotune.candidates.lattice import Candidate, cell_key
+from autotune.study.as_restarts import as_restarts, live_shift
 from autotune.study.costs import (
     Cell,
     LoadSamples,
@@ -20,7 +21,7 @@ from autotune.study.costs import (
     replicate_noise,
 )
 from autotune.study.counted import counted_trials, is_restart_of, loosened
-from autotune.study.drift import Steadiness, assess_steadiness, live_offset
+from autotune.study.drift import Steadiness, assess_steadiness
 from objectives.arrays import F8, Bools
 from objectives.budget import margins, resolve, upper_margins
 from objectives.classes import LengthClass
@@ -51,7 +52,8 @@ class Judgement:
         loosened: without a winner, a budget that the nearest cell keeps, None if there is none.
         baseline: index of the baseline's cell, None if it was not measured.
         knee: with its neighbours, None without a feasible cell.
-        certainty: of the winner, None without one.
+        certainty: of the winner, among all that keep the budget: those measured live only as
+            restarts of them may turn out. None without a winner.
         scores: of the cells.
         gain: score of the baseline minus score of the winner, with its bounds.
         noise: of each objective between trials of one cell, None without replicates.
@@ -109,7 +111,7 @@ def judge(
     """Return the judgement over all trials that the budget counts, None if there is none yet.
 
     Only cells that restarts have measured may win; the others belong to the scale that all are
-    scored on, and to the front. It follows from these arguments alone: not from the states that
+    scored on, to the front, and to those that the winner may lose against. It follows from these arguments alone: not from the states that
     earlier budgets left the trials in, nor from their order of judging.
 
     Raises:
@@ -130,7 +132,7 @@ def judge(
     noise = replicate_noise(cells)
     sigma = None if noise is None else noise.sigma
     scores = score_cells(costs, feasible, _anchors(absolute, names), sigma)
-    draws = draw_costs(cells, load_samples, names, classes, noise)
+    draws = as_restarts(draw_costs(cells, load_samples, names, classes, noise), cells, noise)
     knee = find_knee(costs, eligible, scores)
     if knee is not None:
         knee = replace(knee, front=non_dominated(costs, feasible))
@@ -138,9 +140,10 @@ def judge(
     if knee is not None and base is not None:
         gain = _gain(scores, draws, base, knee.cell)
     noise_of_gain = _noise_of_gain(scores, noise, cells, knee, base)
+    drawn = _Draws(draws, feasible, eligible, scores)
     restarted = sum(not cell.live for cell in cells)
-    drawn = _Draws(draws, eligible, scores, restarted)
-    ruling = _question(_rule(knee, base, gain, noise_of_gain, drawn), cells, scores)
+    ruling = _rule(knee, base, gain, noise_of_gain, drawn, restarted=restarted)
+    ruling = _question(ruling, cells, drawn)
     winner = ruling.winner
     nearest = _nearest(absolute, cells) if ruling.code == "nothing_feasible" else None
     return Judgement(
@@ -183,6 +186,21 @@ def finalists(judgement: Judgement) -> list[Candidate]:
     return [judgement.cells[index].candidate for index in sorted(able, key=scores.__getitem__)]
 
 
+def rivals(judgement: Judgement) -> list[Candidate]:
+    """Return who else may be the best by what was measured, the likeliest first.
+
+    The knee set without winner and baseline: it is for the plan to say who needs another trial.
+    """
+    if judgement.certainty is None:
+        return []
+    known = (judgement.winner, judgement.baseline)
+    return [
+        judgement.cells[index].candidate
+        for index in judgement.certainty.knee_set
+        if index not in known
+    ]
+
+
 def _anchors(budget: Budget, names: Sequence[str]) -> F8:
     """Return the strictest limit of each objective, NaN where there is none."""
     limits = [
@@ -223,17 +241,28 @@ def _noise_of_gain(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draws:
-    """Resampled costs with what scores them; ``feasible`` are the cells that may win."""
+    """Resampled costs with what scores them.
+
+    Attributes:
+        costs: [resamples, cells, objectives], as restarts would have them.
+        feasible: [cells], those that the winner is compared with.
+        eligible: [cells], those that may win.
+        scores: the scale.
+    """
 
     costs: F8
     feasible: Bools
+    eligible: Bools
     scores: Scores
-    restarted: int
 
     def certainty(self, cell: int, *, of_all: bool = False) -> Certainty:
         """Judge a cell by the objectives that count, or by all that were measured."""
         used = np.isfinite(self.scores.ideal) if of_all else self.scores.used
         return assess(self.costs, self.feasible, replace(self.scores, used=used), cell)
+
+    def cost_among_restarts(self, cell: int) -> float:
+        """Return what choosing a cell loses on average if only what may win is compared."""
+        return assess(self.costs, self.eligible, self.scores, cell).expected_opportunity_cost
 
 
 def _rule(
@@ -242,14 +271,16 @@ def _rule(
     gain: tuple[float, Interval] | None,
     noise_of_gain: float | None,
     draws: _Draws,
+    *,
+    restarted: int,
 ) -> _Ruling:
     """Decide: the knee, or the baseline where the gain is none, if that loses next to nothing."""
     if knee is None:
         return _Ruling("nothing_feasible")
     best = draws.certainty(knee.cell)
-    if draws.restarted == 1:
+    if restarted == 1:
         return _Ruling("not_converged", knee.cell, best)
-    if base is not None and draws.feasible[base] and gain is not None:
+    if base is not None and draws.eligible[base] and gain is not None:
         estimate, bounds = gain
         within_noise = noise_of_gain is not None and estimate <= noise_of_gain
         if knee.cell == base or within_noise or (bounds.low is not None and bounds.low <= 0):
@@ -263,24 +294,29 @@ def _rule(
     return _Ruling("knee" if settled else "not_converged", knee.cell, best)
 
 
-def _question(ruling: _Ruling, cells: Sequence[Cell], scores: Scores) -> _Ruling:
+def _question(ruling: _Ruling, cells: Sequence[Cell], draws: _Draws) -> _Ruling:
     """Take a ruling back where a cell that was measured live only may be better.
 
-    While no two cells were restarted that is the best of them; later only one that is expected
-    to beat the winner by more than counts as settled.
+    While no two cells were restarted that is the best of them; later one that is expected to
+    beat the winner by more than counts as settled, or the likeliest of those without which the
+    winner would be settled.
     """
     live = [i for i, cell in enumerate(cells) if cell.live and cell.feasible]
     if not live:
         return ruling
-    expected = _expected(cells, scores)
+    expected = _expected(cells, draws.scores)
     best = min(live, key=expected.__getitem__)
     if ruling.winner is None:
         return replace(ruling, code="not_converged", unconfirmed=best)
     if sum(not cell.live for cell in cells) == 1:
         return replace(ruling, unconfirmed=best)
-    if expected[ruling.winner] - expected[best] <= CONVERGED_COST:
-        return ruling
-    return replace(ruling, code="not_converged", unconfirmed=best)
+    if expected[ruling.winner] - expected[best] > CONVERGED_COST:
+        return replace(ruling, code="not_converged", unconfirmed=best)
+    if ruling.code == "not_converged" and not ruling.too_noisy and ruling.certainty is not None:
+        likely = [i for i in ruling.certainty.knee_set if cells[i].live]
+        if likely and draws.cost_among_restarts(ruling.winner) <= CONVERGED_COST:
+            return replace(ruling, unconfirmed=likely[0])
+    return ruling
 
 
 def _expected(cells: Sequence[Cell], scores: Scores) -> list[float]:
@@ -288,7 +324,7 @@ def _expected(cells: Sequence[Cell], scores: Scores) -> list[float]:
 
     Live trials may flatter all candidates alike, and none may win or be chosen by that.
     """
-    factor = np.exp(live_offset(cells))
+    factor = np.exp(live_shift(cells, None).offset)
     costs = np.stack([cell.costs * factor if cell.live else cell.costs for cell in cells])
     expected: list[float] = scores.of(costs).tolist()
     return expected

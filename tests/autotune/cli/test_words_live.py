@@ -85,11 +85,20 @@ def test_a_live_candidate_that_takes_the_verdict_back() -> None:
     ]
 
 
-def test_the_only_confirmed_candidate_that_meets_the_budget() -> None:
+def test_a_rival_that_was_measured_live_was_in_question() -> None:
     cells = (replace(CELLS[0], feasible=False), CELLS[1], replace(CELLS[2], fidelity="live"))
     assert (
-        "How sure: 512/64 is the only confirmed candidate that meets the budget, so no other was "
-        "in question."
+        "How sure: in 72% of 300 resamples 512/64 is best, and 512/64 or 768/64 (measured live "
+        "only) in 90 % of them."
+    ) in verdict_lines(judgement("knee", winner=1, cells=cells))
+
+
+def test_the_only_candidate_that_meets_the_budget() -> None:
+    live = replace(CELLS[2], fidelity="live", feasible=False)
+    cells = (replace(CELLS[0], feasible=False), CELLS[1], live)
+    assert (
+        "How sure: 512/64 is the only candidate that meets the budget, so no other was in "
+        "question."
     ) in verdict_lines(judgement("knee", winner=1, cells=cells))
 
 

@@ -15,7 +15,6 @@ from autotune.study.drift import (
     DRIFT_P,
     Steadiness,
     assess_steadiness,
-    live_offset,
     two_sided_p,
 )
 from objectives.limits import parse_budget
@@ -176,20 +175,6 @@ def test_without_noise_nothing_is_beyond_it() -> None:
     assert ttft.change == pytest.approx(0.5)
     assert (ttft.low, ttft.high, ttft.beyond_noise) == (None, None, None)
     assert found.reasons == ()
-
-
-def test_the_offset_is_the_mean_over_what_was_measured_both_ways() -> None:
-    trials = [
-        baseline(0, 120.0, live=False),
-        baseline(1, 100.0),
-        measured(2, 110.0, live=False, candidate=limits(512)),
-        measured(3, 100.0, candidate=limits(512)),
-        measured(4, math.inf, live=False, candidate=limits(768)),
-        measured(5, 100.0, candidate=limits(768)),
-    ]
-    cells = gather_cells(trials, BUDGET, NAMES)
-    assert np.exp(live_offset(cells)) == pytest.approx([math.sqrt(1.2 * 1.1), 1, 1])
-    assert live_offset(gather_cells(trials[:1], BUDGET, NAMES)) == pytest.approx([0, 0, 0])
 
 
 @given(st.floats(0, 5), st.integers(1, 60))

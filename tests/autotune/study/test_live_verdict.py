@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.candidates.lattice import Candidate
-from autotune.study.judgement import CONVERGED_COST, finalists, judge, verdict_json
+from autotune.study.judgement import CONVERGED_COST, finalists, judge, rivals, verdict_json
 from storage.records import TrialRecord
 from tests.autotune.study.records import Measured, limits, record
 from tests.autotune.study.scripted import BASELINE, Speed
@@ -103,6 +103,49 @@ def test_a_live_cell_that_is_clearly_better_takes_the_verdict_back(
     assert found.chosen.candidate == A
     gap = found.scores.values[1] - found.scores.values[2]
     assert (gap <= CONVERGED_COST) == confirmed
+
+
+def test_a_live_rival_that_is_as_good_halves_the_probability() -> None:
+    study = Study()
+    study.live(A, GOOD)
+    study.live(B, Speed(101, 9.9))
+    study.restart(A, GOOD)
+    study.restart(BASELINE, SLOW)
+    study.restart(BASELINE, Speed(202, 20.2))
+    found = judged(study)
+    assert found.certainty is not None
+    assert found.code == "knee"
+    assert 0.2 < found.certainty.probability[1] < 0.8
+    assert found.certainty.probability.sum() == pytest.approx(1)
+    assert 0 < found.certainty.expected_opportunity_cost < CONVERGED_COST
+    assert rivals(found) == [B]
+    verdict = verdict_json(found)
+    assert {tuple(each.values()) for each in verdict["knee_set"]} == {(512, 64), (768, 64)}
+
+
+def test_a_live_cell_without_which_the_winner_would_be_settled_unsettles_it() -> None:
+    """B seems as good as A, and repeats of one candidate differ by a fifth."""
+    study = Study()
+    study.live(A, GOOD)
+    study.live(B, GOOD)
+    study.restart(A, GOOD)
+    study.restart(BASELINE, Speed(240, 24))
+    found = judged(study)
+    assert found.certainty is not None
+    assert found.certainty.expected_opportunity_cost > CONVERGED_COST
+    assert (found.code, found.unconfirmed) == ("not_converged", 2)
+    assert rivals(found) == [B]
+
+
+def test_where_only_one_meets_the_budget_nobody_is_its_rival() -> None:
+    study = Study("ttft_p95:150")
+    study.live(A, GOOD)
+    study.live(B, SLOW)
+    study.restart(A, GOOD)
+    found = judged(study)
+    assert found.certainty is not None
+    assert found.certainty.probability[1] == 1
+    assert rivals(found) == []
 
 
 def test_what_live_trials_flatter_everybody_by_is_no_advantage() -> None:
