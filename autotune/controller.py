@@ -19,7 +19,7 @@ from autotune.errors import EnvironmentFault, TooManyFailures
 from autotune.study.costs import Fidelity
 from autotune.study.earned import Earned, earn, engine_json
 from autotune.study.job import Job
-from autotune.study.judgement import Judgement, finalists, judge, verdict_json
+from autotune.study.judgement import Judgement, finalists, judge, rivals, verdict_json
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import (
     GIVEN_UP_AFTER,
@@ -109,6 +109,7 @@ class Controller:
             finalist=self._finalist,
             live=job.live,
             finalists=self._finalists,
+            rivals=self._rivals,
             screen=Screen.of(job, self._yardstick, self._samples, say=watcher.say),
         )
         optuna_study.sampler = UntestedCellSampler(
@@ -189,7 +190,13 @@ class Controller:
         """Run a trial; a search need not see the end of a replay that has lost the budget."""
         rows = self._rows()
         row = self._repository.trial(self._study_id, number)
-        may_be_cut = phase in CUT_SHORT and self._yardstick.baseline_metrics(rows) is not None
+        known = any(
+            r.state == "complete" and cell_key(r.candidate) == cell_key(row.candidate)
+            for r in rows
+        )
+        # A repeat is for comparing, even of what was found by the search.
+        searched = phase in CUT_SHORT and not known
+        may_be_cut = searched and self._yardstick.baseline_metrics(rows) is not None
         return self._runner.run(
             row.candidate,
             _fidelity(row),
@@ -277,6 +284,10 @@ class Controller:
     def _finalists(self) -> Sequence[Candidate]:
         judgement = self.judge()
         return () if judgement is None else finalists(judgement)
+
+    def _rivals(self) -> Sequence[Candidate]:
+        judgement = self.judge()
+        return () if judgement is None else rivals(judgement)
 
     def _is_not_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) != cell_key(self._job.baseline)

@@ -26,8 +26,8 @@ class Outlook:
         improvement: [cells], by how much each is expected to beat the best that was measured.
         hopeless: [cells], whether even an optimist sees twice the budget.
         best: row of the measured cell of least expected loss, None without one.
-        doubt: what is lost by it on average since it is not known well enough: its expected loss
-            beyond the loss of what is expected of it.
+        doubts: [cells], by how much the expected loss of each differs from the loss of what is
+            expected of it: large where chance decides, as next to a limit.
         trust: probability that the forecasts are of use.
     """
 
@@ -35,7 +35,7 @@ class Outlook:
     improvement: F8
     hopeless: Bools
     best: int | None
-    doubt: float
+    doubts: F8
     trust: float
 
 
@@ -55,12 +55,12 @@ def look(corrected: Corrected, goal: Goal, *, measured: I8, seed: int) -> Outloo
     deviations = np.random.default_rng(seed).standard_normal((DRAWS, 1, keys))
     losses = scale.losses(corrected.logs + corrected.sigma * deviations)
     expected = losses.mean(axis=0)
-    best, doubt, least = None, 0.0, np.inf
+    best, least = None, np.inf
     if measured.size:
         best = int(measured[np.argmin(expected[measured])])
         least = expected[best]
-        doubt = float(least - scale.losses(corrected.logs[best]))
     improvement = np.maximum(0.0, least - losses).mean(axis=0)
     optimistic = goal.excess(corrected.logs - OPTIMISTIC * corrected.sigma)
     hopeless = optimistic > HOPELESS
-    return Outlook(expected, improvement, hopeless, best, doubt, corrected.trust)
+    doubts = np.abs(expected - scale.losses(corrected.logs))
+    return Outlook(expected, improvement, hopeless, best, doubts, corrected.trust)

@@ -24,6 +24,8 @@ class Confirmation:
     best takes its place. So it does when all of the round have had their restarts and none of
     them is a finalist any more, as they miss the budget: else nobody could win. A study that
     goes on with more trials has further rounds, for finalists that no restart has confirmed yet.
+    A round that follows another with no other trial between goes without the baseline, which
+    has just been measured.
 
     Attributes:
         baseline: measured as often as each finalist.
@@ -40,24 +42,30 @@ class Confirmation:
     def next_candidate(self, rows: Sequence[TrialRecord]) -> Candidate | None:
         """Return whom to restart next, None if nobody is left to confirm."""
         confirms = [row for row in rows if row.phase == "confirm"]
-        current = self._round(confirms)
+        current, alone = self._round(rows)
         due = None
-        if not self._complete(current):
-            due = self._due(current, self._members(current, confirms))
-        return due or self._due([], self._members([], confirms))
+        if not self._complete(current, alone=alone):
+            due = self._due(current, self._members(current, confirms), alone=alone)
+        follows = bool(confirms) and rows[-1] is confirms[-1]
+        return due or self._due([], self._members([], confirms), alone=follows)
 
-    def _round(self, confirms: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Return the trials of the latest round."""
+    def _round(self, rows: Sequence[TrialRecord]) -> tuple[list[TrialRecord], bool]:
+        """Return the trials of the latest round, and whether it goes without the baseline."""
         current: list[TrialRecord] = []
-        for row in confirms:
-            if not self._of(current, row.candidate) and self._complete(current):
-                current = []
+        alone, between = False, False
+        for row in rows:
+            if row.phase != "confirm":
+                between = True
+                continue
+            if not self._of(current, row.candidate) and self._complete(current, alone=alone):
+                current, alone = [], not between
             current.append(row)
-        return current
+            between = False
+        return current, alone
 
-    def _complete(self, current: Sequence[TrialRecord]) -> bool:
+    def _complete(self, current: Sequence[TrialRecord], *, alone: bool) -> bool:
         """Whether each of the round has all that it will get, the baseline among them."""
-        everybody = [*_candidates(current), self.baseline]
+        everybody = [*_candidates(current), *([] if alone else [self.baseline])]
         return all(self._settled(self._of(current, each)) for each in everybody)
 
     def _members(
@@ -84,10 +92,11 @@ class Confirmation:
         return [*members, *new][: self.most]
 
     def _due(
-        self, current: Sequence[TrialRecord], members: Sequence[Candidate]
+        self, current: Sequence[TrialRecord], members: Sequence[Candidate], *, alone: bool
     ) -> Candidate | None:
         """Return who has the fewest results of the round; of several the first in turn."""
-        in_turn = [*members[:1], self.baseline, *members[1:]] if members else []
+        base = [] if alone else [self.baseline]
+        in_turn = [*members[:1], *base, *members[1:]] if members else []
         trials = [self._of(current, each) for each in in_turn]
         due = [
             (sum(row.state in FINISHED for row in own), turn)

@@ -34,6 +34,9 @@ SENTINEL_EVERY = 6
 GIVEN_UP_AFTER = 2
 """Live trials that fail one after the other, with which the search ends to be live."""
 
+DOUBTED_REPEATS = 2
+"""How often, at most, what luck may have made the best is measured again."""
+
 STARTS_SHARE = 3
 """At most one trial in so many is spent on rules of thumb."""
 
@@ -48,6 +51,8 @@ class Screening(Protocol):
     def settled(
         self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]
     ) -> bool: ...
+
+    def doubtful(self, rows: Sequence[TrialRecord], candidate: Candidate) -> bool: ...
 
 
 _WITHOUT_RESULT = ("failed", "invalid", "interrupted")
@@ -75,6 +80,9 @@ class Plan:
     baseline is then measured live too, after its own trial and at times again, and whoever
     seems best is restarted in the end, in turn with the baseline: only restarts decide.
 
+    A search that ends with trials left spends them on what is still in question: on the best
+    again, where luck may have made it that, and on confirming who else may be the best.
+
     Args:
         trials: finished trials of any phase at the end.
         baseline: the user's own limits.
@@ -86,6 +94,7 @@ class Plan:
             answer; what was measured live before stays so.
         finalists: the cells other than the baseline that may be confirmed, the best first;
             asked in studies with live trials.
+        rivals: who else may be the best by what was measured, the likeliest first.
         screen: forecasts of the cells, None where there are none.
     """
 
@@ -96,6 +105,7 @@ class Plan:
     finalist: Callable[[], Candidate | None]
     live: bool = False
     finalists: Callable[[], Sequence[Candidate]] = tuple
+    rivals: Callable[[], Sequence[Candidate]] = tuple
     screen: Screening | None = None
 
     def next_step(self, rows: Sequence[TrialRecord]) -> Step | None:
@@ -115,14 +125,17 @@ class Plan:
 
     def _searching(self, rows: Sequence[TrialRecord]) -> Step | None:
         if self.settled(rows):
-            return self._confirm(rows)
+            return self._ending(rows)
         return (
             self._sentinel(rows)
             or self._screened(rows)
             or self._start(rows)
             or self._search(rows)
-            or self._confirm(rows)
+            or self._ending(rows)
         )
+
+    def _ending(self, rows: Sequence[TrialRecord]) -> Step | None:
+        return self._doubted(rows) or self._confirm(rows) or self._rival(rows)
 
     def settled(self, rows: Sequence[TrialRecord]) -> bool:
         """Whether forecasts expect nothing better of what was not tried."""
@@ -183,14 +196,46 @@ class Plan:
             return None
         return Step("search", None, fidelity=self._fidelity)
 
+    def _doubted(self, rows: Sequence[TrialRecord]) -> Step | None:
+        """Measure again, in the way that decides, whom luck may have made the best."""
+        if self._restarts_alone(rows):
+            best = self.finalist()
+        else:
+            best = next(iter(self.finalists()), None)
+        if self.screen is None or best is None or not self.screen.doubtful(rows, best):
+            return None
+        if repeated_in_a_row(rows, best) >= DOUBTED_REPEATS:
+            return None
+        fidelity: Fidelity = "restart" if measured(rows, best) else self._fidelity
+        return Step("screen", best, replicate_of=first_trial(rows, best), fidelity=fidelity)
+
     def _confirm(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Measure the baseline and whoever is best by then again, by restarts."""
-        if not self._searches_live and all(row.fidelity == "restart" for row in rows):
+        if self._restarts_alone(rows):
             return self._confirm_once(rows)
+        return self._confirm_of(self.finalists, rows)
+
+    def _rival(self, rows: Sequence[TrialRecord]) -> Step | None:
+        """Confirm who else may be the best by what was measured."""
+        if not self._restarts_alone(rows):
+            return self._confirm_of(
+                lambda: [each for each in self.rivals() if not measured(rows, each)], rows
+            )
+        confirmed = {cell_key(row.candidate) for row in rows if row.phase == "confirm"}
+        left = (each for each in self.rivals() if cell_key(each) not in confirmed)
+        rival = next(left, None)
+        return None if rival is None else self._again(rows, rival)
+
+    def _restarts_alone(self, rows: Sequence[TrialRecord]) -> bool:
+        return not self._searches_live and all(row.fidelity == "restart" for row in rows)
+
+    def _confirm_of(
+        self, finalists: Callable[[], Sequence[Candidate]], rows: Sequence[TrialRecord]
+    ) -> Step | None:
         twice = self.trials >= CONFIRM_TWICE_FROM
         confirmation = Confirmation(
             self.baseline,
-            self.finalists,
+            finalists,
             most=FINALISTS if twice else 1,
             repeats=CONFIRM_REPEATS if twice else 1,
         )
@@ -250,6 +295,21 @@ def measured(rows: Sequence[TrialRecord], candidate: Candidate) -> bool:
 def first_trial(rows: Sequence[TrialRecord], candidate: Candidate) -> int | None:
     key = cell_key(candidate)
     return next((row.number for row in rows if cell_key(row.candidate) == key), None)
+
+
+def repeated_in_a_row(rows: Sequence[TrialRecord], candidate: Candidate) -> int:
+    """Return how often a candidate was measured again since another was tried.
+
+    Confirmations between do not count, and nor do interruptions.
+    """
+    key, count = cell_key(candidate), 0
+    for row in reversed(rows):
+        if row.state == "interrupted" or row.phase == "confirm":
+            continue
+        if row.phase != "screen" or row.replicate_of is None or cell_key(row.candidate) != key:
+            break
+        count += 1
+    return count
 
 
 def retry(rows: Sequence[TrialRecord]) -> Step | None:

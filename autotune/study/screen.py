@@ -45,6 +45,10 @@ SETTLED_GAIN = 0.01
 """What the best cell that was not measured is expected to gain, in widths of the budget, below
 which measuring on is not worth a trial; asked of forecasts that are trusted so much."""
 
+DOUBTFUL = 0.03
+"""What is lost on average, in widths of the budget, since a cell is not known well enough, beyond
+which it is measured again before it counts as the best."""
+
 LEAST_MEASURED = 4
 """Cells that are measured before a search may be settled."""
 
@@ -168,6 +172,13 @@ class Screen:
             if allowed(cell)
         ]
         return bool(gains) and max(gains) < SETTLED_GAIN
+
+    def doubtful(self, rows: Sequence[TrialRecord], candidate: Candidate) -> bool:
+        """Whether luck may have made a measured cell what it seems, so near a limit is it."""
+        looked = self.look(rows)
+        if looked is None or looked.outlook.trust < SETTLED_TRUST:
+            return False
+        return bool(looked.outlook.doubts[self._rows_of[cell_key(candidate)]] > DOUBTFUL)
 
     def look(self, rows: Sequence[TrialRecord]) -> Looked | None:
         """Return what forecasts say by now, None before the baseline was measured."""

@@ -20,12 +20,14 @@ from tests.autotune.study.test_plan import BASELINE, LATTICE, STARTS, STATES, dr
 class Forecast:
     """Names cells in this order, and is settled once so many trials have ended.
 
-    ``silent`` says from how many on it has no say; ``asked`` whether each cell was allowed.
+    ``silent`` says from how many on it has no say, ``doubted`` how often the best is measured
+    before it is no longer doubtful; ``asked`` whether each cell was allowed.
     """
 
     order: Sequence[Candidate] = ()
     settled_after: int = 1000
     silent_after: int = 1000
+    doubted_below: int = 0
     asked: list[list[bool]] = field(default_factory=list)
 
     def pick(
@@ -39,12 +41,21 @@ class Forecast:
     def settled(self, rows: Sequence[TrialRecord], _allowed: Callable[[Candidate], bool]) -> bool:
         return finished_trials(rows) >= self.settled_after
 
+    def doubtful(self, rows: Sequence[TrialRecord], candidate: Candidate) -> bool:
+        own = [row for row in rows if cell_key(row.candidate) == cell_key(candidate)]
+        return finished_trials(own) < self.doubted_below
+
 
 ORDER = [limits(512, 32), limits(1024, 16), limits(512, 16), limits(1024, 32)]
 
 
 def plan_of(
-    trials: int, forecast: Forecast | None, *, live: bool = False, finalist: bool = True
+    trials: int,
+    forecast: Forecast | None,
+    *,
+    live: bool = False,
+    finalist: bool = True,
+    rivals: Sequence[Candidate] = (),
 ) -> Plan:
     best = limits(512, 32) if finalist else None
     return Plan(
@@ -55,6 +66,7 @@ def plan_of(
         lambda: best,
         live=live,
         finalists=lambda: (best,) if best else (),
+        rivals=lambda: rivals,
         screen=forecast,
     )
 
@@ -115,6 +127,64 @@ def test_a_settled_search_is_confirmed_and_ends_early(live: bool) -> None:
     assert finished_trials(rows) < 9
 
 
+@pytest.mark.parametrize(("live", "trials"), [(False, 9), (True, 9), (True, 7)])
+def test_who_else_may_be_best_is_confirmed_while_trials_are_left(live: bool, trials: int) -> None:
+    rivals = [ORDER[1], ORDER[0], ORDER[2]]
+    plan = plan_of(
+        trials, Forecast(ORDER, settled_after=5 if live else 4), live=live, rivals=rivals
+    )
+    rows = drive_with_fidelity(plan)
+    base = rows[0].candidate
+    first = [ORDER[0], base] if live else [base, ORDER[0]]
+    confirmed = [row for row in rows if row.phase == "confirm"]
+    left = trials - 7 if live else 2
+    assert [row.candidate for row in confirmed] == [*first, ORDER[1], ORDER[2]][: 2 + left]
+    assert {row.fidelity for row in confirmed} == {"restart"}
+    assert plan.next_step(rows) is None
+
+
+def test_a_rival_is_confirmed_only_once_the_search_has_ended() -> None:
+    rows = drive_with_fidelity(plan_of(9, Forecast(ORDER), live=True, rivals=ORDER[1:3]))
+    assert [row.candidate for row in rows if row.phase == "confirm"] == [ORDER[0], BASELINE]
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(("doubted_below", "again"), [(1, 0), (2, 1), (3, 2), (1000, 2)])
+def test_what_luck_may_have_made_the_best_is_measured_again_before_the_end(
+    live: bool, doubted_below: int, again: int
+) -> None:
+    forecast = Forecast(ORDER, settled_after=4, doubted_below=doubted_below)
+    rows = drive_with_fidelity(plan_of(14, forecast, live=live))[: 6 + again]
+    repeated = [row for row in rows if row.phase == "screen" and row.replicate_of is not None]
+    first = next(row.number for row in rows if row.phase == "screen")
+    assert [(row.candidate, row.replicate_of) for row in repeated] == [(ORDER[0], first)] * again
+    assert {row.fidelity for row in repeated} <= {"live" if live else "restart"}
+    assert phases(rows)[-2:] == ["confirm", "confirm"]
+
+
+def test_what_only_a_restart_decides_is_repeated_by_one() -> None:
+    rows = [
+        record(0, BASELINE, phase="baseline"),
+        record(1, BASELINE, phase="sentinel", fidelity="live"),
+        record(2, ORDER[0], phase="screen", fidelity="live"),
+        record(3, ORDER[0], phase="confirm"),
+        record(4, BASELINE, phase="confirm"),
+    ]
+    plan = plan_of(9, Forecast(ORDER, settled_after=0, doubted_below=3), live=True)
+    assert plan.next_step(rows) == Step("screen", ORDER[0], replicate_of=2, fidelity="restart")
+
+
+def test_an_interrupted_repeat_does_not_count_as_one() -> None:
+    plan = plan_of(9, Forecast(ORDER, settled_after=2, doubted_below=1000))
+    rows = drive(plan, ["complete"])[:3]
+    rows.append(record(3, ORDER[0], phase="screen", state="interrupted", replicate_of=1))
+    rows.append(record(4, ORDER[0], phase="screen", replicate_of=1))
+    assert [row.replicate_of for row in rows] == [None, None, 1, 1, 1]
+    step = plan.next_step(rows)
+    assert step is not None
+    assert step.phase == "confirm"
+
+
 def test_a_settled_search_without_a_finalist_measures_the_baseline_again() -> None:
     plan = plan_of(9, Forecast(ORDER, settled_after=3), finalist=False)
     assert phases(drive(plan, ["complete"])) == ["baseline", "screen", "screen", "confirm"]
@@ -140,19 +210,20 @@ def test_without_forecasts_nothing_is_ever_settled() -> None:
 @given(
     trials=st.integers(1, 14),
     outcomes=st.lists(st.sampled_from(STATES), max_size=8),
-    settled_after=st.integers(0, 14),
-    silent_after=st.integers(0, 14),
+    after=st.tuples(st.integers(0, 14), st.integers(0, 14)),
+    doubted_below=st.integers(0, 5),
     live=st.booleans(),
 )
 def test_a_study_with_forecasts_ends_and_follows_from_its_rows_alone(
     trials: int,
     outcomes: list[FinishedState],
-    settled_after: int,
-    silent_after: int,
+    after: tuple[int, int],
+    doubted_below: int,
     live: bool,
 ) -> None:
     def plan() -> Plan:
-        return plan_of(trials, Forecast(ORDER, settled_after, silent_after), live=live)
+        forecast = Forecast(ORDER, *after, doubted_below)
+        return plan_of(trials, forecast, live=live, rivals=ORDER[1:3])
 
     rows = drive_with_fidelity(plan(), ["complete", *outcomes])
     assert plan().next_step(rows) is None

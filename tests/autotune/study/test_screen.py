@@ -151,9 +151,10 @@ def test_the_search_follows_forecasts_and_ends_when_they_expect_nothing_better(
     study: Study,
 ) -> None:
     assert study.phases[:2] == ["baseline", "sentinel"]
-    searched = study.phases[2:-2]
-    assert set(searched) == {"screen"}
-    assert study.phases[-2:] == ["confirm", "confirm"]
+    first = study.phases.index("confirm")
+    assert set(study.phases[2:first]) == {"screen"}
+    assert set(study.phases[first:]) == {"confirm"}
+    assert len(study.phases[first:]) >= 2
     assert len(study.rows) < TRIALS
     assert len({cell_key(row.candidate) for row in study.rows}) >= screens.LEAST_MEASURED
     ended = f"the study ends with {len(study.rows)} of {TRIALS} trials"
