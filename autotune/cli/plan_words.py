@@ -22,13 +22,14 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield f"budget: {plan['budget']}"
     yield from map(_short_of, plan["too_few_requests_for"])
     yield f"baseline: {limits(plan['baseline'])}"
-    yield f"starts: {', '.join(map(limits, plan['starts'])) or 'none'}"
+    starts = ", ".join(map(limits, plan["starts"])) or "none"
+    yield f"starts, where the search has no forecasts: {starts}"
     for name, values in plan["ladders"].items():
         count = len(values)
         yield f"{name}, {count} {'value' if count == 1 else 'values'}: {_listed(values)}"
     for name, values in plan["off_tile"].items():
         yield f"off the tile, as the baseline has it: {name} {_listed(values)}"
-    yield f"candidates: {plan['cells']}; trials: {plan['trials']}, repeats among them"
+    yield f"candidates: {plan['cells']}; trials: {plan['trials']} at most, repeats among them"
     if "simulated" not in plan:
         yield _starts(plan)
     yield (

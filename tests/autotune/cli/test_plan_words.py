@@ -22,10 +22,10 @@ def test_a_plan_in_sentences() -> None:
         ),
         "itl_max can be met but never called kept: no window bounds a maximum",
         "baseline: 2048/64",
-        "starts: 512/64, 128/64",
+        "starts, where the search has no forecasts: 512/64, 128/64",
         "max_num_batched_tokens, 8 values: 128, 256, 384, 512, 768, 1024, 1536, 2048",
         "max_num_seqs, 1 value: 64",
-        "candidates: 8; trials: 8, repeats among them",
+        "candidates: 8; trials: 8 at most, repeats among them",
         "engines: 8 start, one for each trial",
         (
             "time: about 71 s of warm-up and replays, less where some are cut short; engine "
