@@ -42,7 +42,8 @@ class Outlook:
 def look(corrected: Corrected, goal: Goal, *, measured: I8, seed: int) -> Outlook:
     """Weigh all cells.
 
-    One draw moves all cells together, as the errors of neighbours do.
+    All cells share the draws, so that two of them do not differ by their luck. The improvement
+    is over the least expected loss, and so is that of each cell by itself.
 
     Args:
         corrected: forecasts.

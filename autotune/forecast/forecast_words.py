@@ -76,8 +76,8 @@ def trust_line(trust: float) -> str:
             f"(probability that they are of use: {100 * trust:.0f} %)."
         )
     return (
-        "Ranges hold 9 of 10 measurements if the forecasts are as good as they seem "
-        f"(probability that they are of use: {100 * trust:.0f} %)."
+        "Ranges hold what 9 of 10 candidates do on average, and single replays vary beyond them, "
+        f"if the forecasts are of use (probability: {100 * trust:.0f} %)."
     )
 
 

@@ -14,6 +14,8 @@ from objectives.limits import Budget
 from objectives.score import Scores, score_cells
 
 MOST_EXCESS = 5.0
+_LINEAR = 0.9
+"""Up to where losses are scores; beyond they approach 1, where those of missed budgets begin."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,9 +82,11 @@ class Scale:
         return cls(goal, score_cells(_costs(goal, logs), kept, np.exp(goal.anchors)))
 
     def losses(self, logs: F8) -> F8:
-        """Return [...], the score where the budget is kept, else 1 and what is missed.
+        """Return [...], below 1 where the budget is kept, else 1 and what is missed.
 
-        An objective of which no cell has a value does not count.
+        The score up to 0.9, and closer and closer to 1 beyond: however bad a cell is in what has
+        no limit, it does not lose to one that breaks the budget. An objective of which no cell
+        has a value does not count.
 
         Args:
             logs: [..., keys], of metrics.
@@ -91,7 +95,9 @@ class Scale:
         z = np.nan_to_num(scores.z(_costs(goal, logs)), posinf=MOST_EXCESS)
         score = z.sum(axis=-1) / max(1, int(scores.used.sum()))
         excess = goal.excess(logs)
-        return np.asarray(np.where(excess > 0, 1.0 + excess, score))
+        beyond = np.maximum(0.0, score - _LINEAR)
+        kept = np.minimum(score, _LINEAR) - (1 - _LINEAR) * np.expm1(-beyond / (1 - _LINEAR))
+        return np.asarray(np.where(excess > 0, 1.0 + excess, kept))
 
 
 def _costs(goal: Goal, logs: F8) -> F8:

@@ -110,13 +110,8 @@ def correct(
     odds = np.array([idea.log_odds for idea in ideas])
     odds = np.exp(odds - odds.max())
     useful = len(SCALES) * len(NOISE_SCALES)
-    chosen = ideas[int(np.argmax(odds[:useful]))]
-    found = [
-        fit.posterior(kernel, chosen.loud)
-        for fit, kernel in zip(fits, chosen.kernels, strict=True)
-    ]
-    means, sigmas = (np.column_stack(each) for each in zip(*found, strict=True))
-    return Corrected(logs + means, sigmas, float(odds[:useful].sum() / odds.sum()))
+    residuals, sigma = _mixed(fits, ideas[:useful], odds[:useful] / odds[:useful].sum())
+    return Corrected(logs + residuals, sigma, float(odds[:useful].sum() / odds.sum()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,9 +126,12 @@ class _Idea:
     def of(cls, fits: Sequence[_Fit], kernels: Sequence[F8], loud: float, prior: float) -> Self:
         # Metrics of one trial err together: all of them count as one.
         evidence = [
-            fit.likelihood(kernel, loud) for fit, kernel in zip(fits, kernels, strict=True)
+            fit.likelihood(kernel, loud)
+            for fit, kernel in zip(fits, kernels, strict=True)
+            if fit.rows.size
         ]
-        return cls(kernels, loud, float(np.mean(evidence)) + math.log(prior))
+        mean = float(np.mean(evidence)) if evidence else 0.0
+        return cls(kernels, loud, mean + math.log(prior))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,9 +160,7 @@ class _Fit:
         return mean, np.sqrt(np.maximum(prior - known, LEAST_NOISE**2 / 100))
 
     def likelihood(self, kernel: F8, loud: float) -> float:
-        """Return the log density of the residuals."""
-        if not self.rows.size:
-            return 0.0
+        """Return the log density of the residuals, of which there have to be some."""
         inner = self._inner(kernel, loud)
         _, log_size = np.linalg.slogdet(inner)
         fit = float(self.values @ np.linalg.solve(inner, self.values))
@@ -173,6 +169,24 @@ class _Fit:
     def _inner(self, kernel: F8, loud: float) -> F8:
         noise = np.diag(loud**2 * self.noise)
         return np.asarray(kernel[np.ix_(self.rows, self.rows)] + noise)
+
+
+def _mixed(fits: Sequence[_Fit], ideas: Sequence[_Idea], weights: F8) -> tuple[F8, F8]:
+    """Return mean and standard deviation of all residuals, [cells, keys], over all ideas.
+
+    With the likeliest idea alone the deviations would be too small: a few trials do not tell
+    how large the errors are.
+    """
+    means, squares = 0.0, 0.0
+    for idea, weight in zip(ideas, weights, strict=True):
+        each = [
+            fit.posterior(kernel, idea.loud)
+            for fit, kernel in zip(fits, idea.kernels, strict=True)
+        ]
+        mean, sigma = (np.column_stack(columns) for columns in zip(*each, strict=True))
+        means = means + weight * mean
+        squares = squares + weight * (sigma**2 + mean**2)
+    return np.asarray(means), np.asarray(np.sqrt(squares - np.square(means)))
 
 
 def _nearness(places: F8) -> F8:

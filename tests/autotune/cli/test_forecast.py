@@ -63,7 +63,7 @@ def test_a_list_of_candidates_with_what_was_measured_marked(forecast: Forecast) 
         *MEASURED
     }
     trust, attribution, chance = ran.out.splitlines()[-3:]
-    assert trust.startswith("Ranges hold 9 of 10 measurements")
+    assert trust.startswith("Ranges hold what 9 of 10 candidates do")
     assert attribution.startswith(f"By forecast, from 2048/128 to 512/128, {TOKENS} alone: ")
     assert SEQS not in attribution
     assert chance.startswith("As many candidates drawn at random would end ")

@@ -63,7 +63,7 @@ def test_metrics_at_a_load() -> None:
             ("Measurements contradict these forecasts", "(probability that they are of use: 0 %"),
         ),
         (0.49, ("contradict", "49 %")),
-        (0.5, ("Ranges hold 9 of 10 measurements", "50 %")),
+        (0.5, ("Ranges hold what 9 of 10 candidates do", "50 %")),
         (1.0, ("Ranges hold", "100 %")),
     ],
 )

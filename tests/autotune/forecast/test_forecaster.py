@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from autotune.forecast.forecaster import (
 )
 from autotune.forecast.simulation import EngineShape, Simulated, Timed, Traffic, simulate
 from autotune.traffic.model import Trace, TraceRequest
-from objectives.arrays import F8
+from objectives.arrays import F8, Bools
 from objectives.measurement import point_values
 from objectives.samples import RequestSamples
 from tests.autotune.forecast.clock import a_second_each
@@ -56,8 +56,9 @@ def forecast(
     *,
     times: Timed = TIMES,
     shape: EngineShape = SHAPE,
+    worth: Callable[[F8], Bools] | None = None,
 ) -> Forecasts:
-    return forecast_cells(cells, traffic, times, shape, keys=KEYS, measure=measure)
+    return forecast_cells(cells, traffic, times, shape, keys=KEYS, measure=measure, worth=worth)
 
 
 def column(found: Forecasts, values: F8, key: str) -> F8:
@@ -104,6 +105,39 @@ def test_caps_that_nothing_reaches_are_simulated_once(monkeypatch: pytest.Monkey
     assert simulated == [(32, 16), (128, 16)] * len(FACTORS)
     np.testing.assert_array_equal(found.logs[:4], np.tile(found.logs[0], (4, 1)))
     assert (found.logs[0] != found.logs[4]).any()
+
+
+def test_what_is_not_worth_other_paces_follows_them_as_the_nearest_that_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulated: list[tuple[object, object]] = []
+
+    def counted(
+        traffic: Traffic, times: Timed, shape: EngineShape, cell: Candidate, **given: Any
+    ) -> Simulated:
+        simulated.append((cell[TOKENS], cell[SEQS]))
+        return simulate(traffic, times, shape, cell, **given)
+
+    whole = forecast(BUSY)
+    chosen = np.array([cell[TOKENS] == 128 and cell[SEQS] in {2, 4} for cell in CELLS])
+    monkeypatch.setattr(forecaster, "simulate", counted)
+    found = forecast(BUSY, worth=lambda _: chosen)
+    assert set(simulated[-2:]) == {(128, 2), (128, 4)}
+    central = len(simulated) - 2 * (len(FACTORS) - 1)
+    assert central <= len(CELLS)
+    for name in ("logs", "slopes", "noise"):
+        own, full = getattr(found, name), getattr(whole, name)
+        np.testing.assert_array_equal(own[chosen], full[chosen])
+    near = [5 if cell[SEQS] in {4, 6, 16} else 4 for cell in CELLS]
+    np.testing.assert_array_equal(found.slopes, whole.slopes[near])
+    np.testing.assert_array_equal(found.noise, whole.noise[near])
+    np.testing.assert_allclose(found.logs, whole.logs, atol=0.15)
+
+
+def test_where_nothing_is_worth_more_all_is() -> None:
+    nothing = np.zeros(len(CELLS), dtype=np.bool_)
+    found = forecast(CALM, worth=lambda _: nothing)
+    np.testing.assert_array_equal(found.slopes, forecast(CALM).slopes)
 
 
 def test_forecasts_are_those_of_a_simulation_in_the_middle() -> None:

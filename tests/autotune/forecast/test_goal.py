@@ -51,9 +51,20 @@ def test_scores_are_those_of_a_verdict_where_the_budget_is_kept(
     np.testing.assert_allclose(scale.scores.ideal, scores.ideal, rtol=1e-9)
     np.testing.assert_allclose(scale.scores.anchor, scores.anchor, rtol=1e-9)
     found = scale.losses(logs)
-    np.testing.assert_allclose(found[kept], scores.values[kept], atol=1e-9)
+    linear = kept & (scores.values <= 0.9)
+    np.testing.assert_allclose(found[linear], scores.values[linear], atol=1e-9)
+    order = np.argsort(scores.values[kept])
+    assert (np.diff(found[kept][order]) >= 0).all()
+    assert (found[kept] <= 1).all()
     excess = np.minimum(np.log(over[~kept].max(axis=1)), MOST_EXCESS)
     np.testing.assert_allclose(found[~kept], 1 + excess, atol=1e-9)
+
+
+def test_what_keeps_the_budget_never_loses_to_what_breaks_it() -> None:
+    goal = goal_of("ttft_p95:500")
+    logs = logs_of((490, 20, 1, 0.5), (480, 200, 1, 0.05), (505, 20, 1, 0.5))
+    good, bad, broken = Scale.of(goal, logs).losses(logs).tolist()
+    assert good < bad < 1 < broken
 
 
 def test_limits_on_what_is_scored_anchor_its_scale() -> None:
@@ -82,7 +93,7 @@ def test_without_limits_nothing_is_missed() -> None:
     goal = goal_of("")
     logs = logs_of((100, 10, 1, 0.5), (200, 40, 1, 0.5))
     assert goal.excess(logs).tolist() == [0, 0]
-    np.testing.assert_allclose(Scale.of(goal, logs).losses(logs), [0, 1])
+    np.testing.assert_allclose(Scale.of(goal, logs).losses(logs), [0, 1 - 0.1 / math.e])
 
 
 def test_more_utilization_is_better() -> None:

@@ -11,8 +11,12 @@ from autotune.forecast.residuals import (
     CELL,
     LEAST_NOISE,
     LOCAL,
+    NOISE_PRIORS,
+    NOISE_SCALES,
     OFFSET,
     RUN_NOISE,
+    SCALE_PRIORS,
+    SCALES,
     TILE,
     USELESS_PRIOR,
     Corrected,
@@ -74,8 +78,9 @@ def none() -> Trials:
 def test_without_trials_forecasts_stand_as_far_as_a_model_is_believed() -> None:
     found = corrected(none())
     np.testing.assert_array_equal(found.logs, LOGS)
-    parts = OFFSET**2 + LOCAL**2 + TILE**2 + CELL**2
-    np.testing.assert_allclose(found.sigma**2, parts + (TIME_ERROR * SLOPES) ** 2)
+    parts = OFFSET**2 + LOCAL**2 + TILE**2 + CELL**2 + (TIME_ERROR * SLOPES) ** 2
+    scale = np.average(np.square(SCALES), weights=SCALE_PRIORS)
+    np.testing.assert_allclose(found.sigma**2, scale * parts)
     assert found.trust == pytest.approx(1 - USELESS_PRIOR)
 
 
@@ -93,7 +98,29 @@ def test_what_was_measured_is_met_within_noise(seed: int, count: int) -> None:
     found = corrected(trials)
     noise = np.sqrt(LEAST_NOISE**2 + (RUN_NOISE * SLOPES) ** 2 + CHANCE**2)[trials.rows]
     assert (np.abs(found.logs[trials.rows] - trials.logs) < 3 * noise).all()
-    assert (found.sigma[trials.rows] < 1.5 * noise).all()
+    assert (found.sigma[trials.rows] < 2.5 * noise).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_ranges_hold_as_many_candidates_as_they_say(count: int) -> None:
+    """Where errors and noise are what is believed of them, of a size that nobody tells."""
+    random = np.random.default_rng(count)
+    apart = ((PLACES[:, np.newaxis] - PLACES) ** 2).sum(axis=2)
+    shared = OFFSET**2 + LOCAL**2 * np.exp(-apart / 4.5) + TILE**2 * (TOKENS[:, None] == TOKENS)
+    shared += CELL**2 * np.eye(CELLS) + TIME_ERROR**2 * SLOPES[0, 0] ** 2
+    root = np.linalg.cholesky(shared)
+    noise = np.sqrt(LEAST_NOISE**2 + (RUN_NOISE * SLOPES[0, 0]) ** 2 + CHANCE**2)
+    scales = np.array(SCALE_PRIORS) / sum(SCALE_PRIORS)
+    inside = []
+    for _ in range(60):
+        errors = random.choice(SCALES, p=scales) * root @ random.standard_normal(CELLS)
+        rows = random.choice(CELLS, count, replace=False)
+        loud = random.choice(NOISE_SCALES, p=NOISE_PRIORS)
+        measured = errors[rows] + loud * noise * random.standard_normal(count)
+        found = corrected(Trials(rows, LOGS[rows] + measured[:, np.newaxis]))
+        off = np.abs(LOGS[:, 0] + errors - found.logs[:, 0]) / found.sigma[:, 0]
+        inside.append(np.delete(off, rows) < 1.645)
+    assert 0.85 < np.mean(inside) < 0.96
 
 
 def test_one_trial_moves_its_neighbours_and_less_so_what_is_far_away() -> None:
