@@ -95,6 +95,8 @@ def _resolved(config: Any) -> dict[str, Any]:
             if isinstance(value, bool | int | float | str):
                 resolved[name] = value
                 break
+    # The two that the sub-configurations call or keep otherwise.
+    resolved["scheduling_policy"] = str(config.scheduler_config.policy)
     resolved["dtype"] = str(config.model_config.dtype).removeprefix("torch.")
     return resolved
 

@@ -15,6 +15,7 @@ from autotune.demo import resolve_trace
 from autotune.engine.processes import processes_of
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.engine.supervisor import Supervisor, Watchdogs
+from autotune.simulated.arguments import HONOURED
 from autotune.traffic.model import Trace, TraceRequest
 from autotune.traffic.trace import load_trace
 from tests.autotune.engine.survival import orphaned_shared_memory, shared_memory_of, survivors
@@ -84,12 +85,16 @@ def test_open_limits_get_the_defaults_of_the_server(supervisor: Supervisor) -> N
     described = supervisor.describe(ENGINE_ARGS)
     resolved = described.info.resolved
     assert {name: resolved[name] for name in DEFAULTS_ON_CPU} == DEFAULTS_ON_CPU
+    assert resolved["scheduling_policy"] == "fcfs"
+    # Whatever a simulation goes by.
+    assert resolved.keys() >= HONOURED
     assert described.info.kv_cache_tokens is None
     assert described.flags["max_num_seqs"]["flag"] == "--max-num-seqs"
 
 
 def test_given_limits_are_described_as_they_are(supervisor: Supervisor) -> None:
-    info = supervisor.describe({**ENGINE_ARGS, **LIMITS}).info
+    info = supervisor.describe({**ENGINE_ARGS, **LIMITS, "scheduling_policy": "priority"}).info
+    assert info.resolved["scheduling_policy"] == "priority"
     assert {name: info.resolved[name] for name in LIMITS} == LIMITS
     assert info.max_model_len == 8192
     assert info.vocab_size == 4096
