@@ -16,7 +16,7 @@ _SWITCHES = (
     "enable_prefix_caching",
     "scheduler_reserve_full_isl",
 )
-_POLICIES = ("fcfs", "priority")
+POLICIES = ("fcfs", "priority")
 
 HONOURED = frozenset({*_SIZES, THRESHOLD, *_SWITCHES, "scheduling_policy", "watermark"})
 """Engine arguments that a simulation follows, whatever was measured."""
@@ -79,6 +79,6 @@ def _ill_typed(resolved: Mapping[str, Any]) -> Iterator[str]:
     share = resolved.get("watermark", 0.0)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
         yield f"watermark must be a number from 0 to below 1, not {share!r}"
-    policy = resolved.get("scheduling_policy", _POLICIES[0])
-    if policy not in _POLICIES:
-        yield f"scheduling_policy must be one of {', '.join(_POLICIES)}, not {policy!r}"
+    policy = resolved.get("scheduling_policy", POLICIES[0])
+    if policy not in POLICIES:
+        yield f"scheduling_policy must be one of {', '.join(POLICIES)}, not {policy!r}"

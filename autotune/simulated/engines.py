@@ -36,7 +36,13 @@ from autotune.engine.supervisor import (
 from autotune.forecast.grid import SweepPlan
 from autotune.forecast.simulation import EngineShape, Simulated, Traffic, simulate
 from autotune.settings import SIMULATED
-from autotune.simulated.arguments import HONOURED, objections, unlike
+from autotune.simulated.arguments import (
+    HONOURED,
+    POLICIES,
+    WITHOUT_EFFECT,
+    objections,
+    unlike,
+)
 from autotune.simulated.cutting import cut_at_loss
 from autotune.simulated.profile import Profile
 from autotune.simulated.shape import shape_of
@@ -48,6 +54,8 @@ from objectives.limits import parse_budget
 from objectives.steps import Steps
 
 _JITTERED_STEPS = 8192
+_UNSAID: Mapping[str, Any] = {"scheduling_policy": POLICIES[0]}
+"""What holds where a profile does not say: engines were not always asked for their policy."""
 _NOTHING_HELD = Ground(
     processes=0,
     host_memory_bytes=0,
@@ -98,7 +106,9 @@ class SimulatedEngines:
 
     def describe(self, engine_args: Mapping[str, Any]) -> Description:
         """Return what the profile's engine would be with these arguments."""
-        flags = {name: _flag(name, value) for name, value in self.profile.info.resolved.items()}
+        # Also of what may be given and the profile does not name.
+        named = {**dict.fromkeys(HONOURED | WITHOUT_EFFECT), **self._given({})}
+        flags = {name: _flag(name, value) for name, value in named.items()}
         return Description(self._resolve(engine_args, kv_cache_tokens=None), flags)
 
     def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
@@ -222,7 +232,7 @@ class SimulatedEngines:
     def _given(self, engine_args: Mapping[str, Any]) -> dict[str, Any]:
         """Return all arguments of an engine with these; None leaves one open."""
         given = {name: value for name, value in engine_args.items() if value is not None}
-        return {**self.profile.info.resolved, **given}
+        return {**_UNSAID, **self.profile.info.resolved, **given}
 
     def _resolve(
         self, engine_args: Mapping[str, Any], *, kv_cache_tokens: int | None

@@ -12,6 +12,7 @@ from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.candidates.live import LIVE_LIMITS, THRESHOLD
 from autotune.engine.protocol import EngineInfo, ReplayPlan, ReplayResult, TrialFailed
 from autotune.forecast.grid import sweep_plan
+from autotune.simulated.arguments import HONOURED
 from autotune.simulated.engines import SimulatedEngines
 from autotune.simulated.profile import Noise, load_profile
 from autotune.traffic.model import Trace, TraceRequest
@@ -76,6 +77,16 @@ def test_a_description_is_the_profile_with_what_was_given(opened: Open) -> None:
 
 def test_without_a_name_the_model_is_the_profiles(opened: Open) -> None:
     assert opened().describe({"model": "sim:cpu-tiny-llama"}).info.model == "tiny-llama"
+
+
+@pytest.mark.parametrize("name", sorted(HONOURED | {"tokenizer"}))
+def test_whatever_may_be_given_can_be_exported(opened: Open, name: str) -> None:
+    assert opened().describe({}).flags[name]["flag"] == f"--{name.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("name", sorted(HONOURED))
+def test_whatever_is_followed_has_a_value_to_compare_with(opened: Open, name: str) -> None:
+    assert opened().describe({}).info.resolved[name] is not None
 
 
 def test_without_chunked_prefill_limits_are_not_changed_live(opened: Open) -> None:
