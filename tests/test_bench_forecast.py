@@ -23,6 +23,7 @@ MODULES = (
     "forecast_check",
     "forecast_steps",
     "forecast_study",
+    "forecast_table",
     "profile_of_study",
 )
 
@@ -60,6 +61,7 @@ def test_replays_of_a_cell_count_together_and_the_baseline_is_first(
     rows = [row(512, 64, 90), row(2048, 128, 100), row(512, 64, 40), row(2048, 128, 400)]
     told = {
         "name": "few",
+        "traffic": "even",
         "study": None,
         "trace": {"path": str(trace), "density": 2},
         "baseline": [2048, 128],
@@ -104,8 +106,12 @@ def test_a_simulated_engine_is_forecast_from_its_sweep_and_baseline(
     found = json.loads(out.read_text())
     assert found["replays"] + sum(row["spell"] is not None for row in series["rows"]) == 8
     assert found["nearest_study"]["all"]["tpot_p95"]["median"] < 0.2
+    assert found["nearest_study"]["by_traffic"].keys() == {str(trace)}
     base = found["studies"]["study"]["series"]["replays"]["candidates"][0]
     assert base["baseline"]
+    lines = scripts["forecast_table"].tables(found)
+    assert len([line for line in lines if line.startswith("| replays |")]) == 1
+    assert f"| 3 of {trace} |" in "\n".join(lines)
 
 
 def test_candidates_are_distinct_and_never_the_baseline(
@@ -138,12 +144,19 @@ def test_recorded_steps_are_near_the_step_times_of_another_machine(
     assert abs(found["error_of_full_steps"]) < 0.1
 
 
-def test_what_is_published_keeps_what_is_claimed_and_names_no_machine() -> None:
+def test_what_is_published_is_in_the_page_and_keeps_what_is_claimed(
+    scripts: dict[str, ModuleType],
+) -> None:
     folder = ROOT / "docs" / "results"
-    found = json.loads((folder / "forecast_h200.json").read_text())["nearest_study"]["all"]
-    assert found["ttft_p95"]["median"] < 0.10
-    assert found["tpot_p95"]["median"] < 0.04
-    for name in ("h200_study_1.json", "h200_study_2.json"):
-        text = (folder / name).read_text()
-        assert "GPU-" not in text
-        assert "/tmp" not in text
+    found = json.loads((folder / "forecast_h200.json").read_text())
+    page = (folder / "README.md").read_text()
+    assert [line for line in scripts["forecast_table"].tables(found) if line not in page] == []
+    assert found["nearest_study"]["all"]["ttft_p95"]["median"] < 0.10
+    assert found["nearest_study"]["all"]["tpot_p95"]["median"] < 0.04
+
+
+@pytest.mark.parametrize("name", ["h200_study_1.json", "h200_study_2.json"])
+def test_kept_studies_name_no_machine(name: str) -> None:
+    text = (ROOT / "docs" / "results" / name).read_text()
+    assert "GPU-" not in text
+    assert "/tmp" not in text

@@ -10,8 +10,9 @@ correlation (Spearman), over all cells and over those of each series.
         [--steps FOLDER]
 
 With ``--steps`` step times are compared with those that were recorded, too.
-A file of replays has ``series``: of each a name, ``words``, a ``trace``, the ``study`` of the same
-machine if there is one, its ``baseline`` and ``rows``, one for each replay.
+A file of replays has ``series``: of each a name, ``words``, the kind of its ``traffic``, a
+``trace``, the ``study`` of the same machine if there is one, its ``baseline`` and ``rows``, one
+for each replay.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Series:
 
     Attributes:
         name: for people.
+        traffic: the kind of it; errors are told of each kind, too.
         study: name of the study of the same machine, None where there is none.
         trace: what was replayed.
         cells: candidates, the baseline first if it was measured.
@@ -59,6 +61,7 @@ class Series:
     """
 
     name: str
+    traffic: str
     study: str | None
     trace: Trace
     cells: Sequence[Candidate]
@@ -76,6 +79,7 @@ class Series:
             found.setdefault((row[TOKENS], row[SEQS]), []).append(logs)
         return cls(
             name=data["name"],
+            traffic=data["traffic"],
             study=data["study"],
             trace=read_trace(data["trace"]),
             cells=[{TOKENS: tokens, SEQS: seqs} for tokens, seqs in found],
@@ -160,10 +164,7 @@ def summary(measured: F8, expected: F8) -> dict[str, dict[str, float | None]]:
 
 
 def checked(series: Sequence[Series], studies: Mapping[str, Study]) -> dict[str, Any]:
-    """Return the errors of all cells by each study, and by the nearest study of each series.
-
-    That is the one of the same machine, else the last one.
-    """
+    """Return the errors of all cells by each study, and by the nearest study of each series."""
     by_study: dict[str, Any] = {}
     nearest: list[tuple[Series, F8]] = []
     for name, study in studies.items():
@@ -181,18 +182,29 @@ def checked(series: Sequence[Series], studies: Mapping[str, Study]) -> dict[str,
                 for each, plain, logs in made
             },
         }
-        last = name == list(studies)[-1]
-        nearest += [
-            (each, logs)
-            for each, _, logs in made
-            if each.study == name or (each.study not in studies and last)
-        ]
+        nearest += [(each, logs) for each, _, logs in made if nearest_of(each, studies) == name]
     return {
         "cells": sum(len(each.cells[each.judged]) for each in series),
         "replays": sum(sum(each.replays) for each in series),
-        "nearest_study": {"all": _together(nearest)},
+        "traffic": {each.name: each.traffic for each in series},
+        "nearest_study": {
+            "all": _together(nearest),
+            "by_traffic": {
+                traffic: _together(
+                    [(each, own) for each, own in nearest if each.traffic == traffic]
+                )
+                for traffic in dict.fromkeys(each.traffic for each in series)
+            },
+            "of_series": {each.name: nearest_of(each, studies) for each in series},
+        },
         "studies": by_study,
     }
+
+
+def nearest_of(series: Series, studies: Mapping[str, Study]) -> str:
+    """Return the study of the same machine, else the last one."""
+    last = list(studies)[-1]
+    return last if series.study is None else series.study
 
 
 def _together(made: Sequence[tuple[Series, F8]]) -> dict[str, dict[str, float | None]]:

@@ -133,6 +133,7 @@ class Bench:
         series = {
             "name": self._replays_file.stem,
             "words": "scripts/bench/forecast_replays, live on one engine",
+            "traffic": self._asked.settings.trace,
             "study": self._study_file.stem,
             "trace": dict(self._asked.trace),
             "baseline": [base[TOKENS], base[SEQS]],
