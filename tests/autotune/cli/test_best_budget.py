@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from autotune.candidates.lattice import SEQS, TOKENS
 from tests.autotune.cli.conftest import Autotune
 from tests.autotune.cli.forked import Ran
 from tests.autotune.study.simulated import simulated_study
@@ -91,6 +94,24 @@ def test_where_nothing_keeps_it_the_exit_code_says_so_and_the_hint_has_the_forec
     assert f"To have it measured: autotune tune with --budget '{BETWEEN}' and a higher " in hint
     assert " Nearest is " in hint
     assert not output.exists()
+
+
+def test_what_cannot_run_is_not_proposed(
+    database: Path, tmp_path: Path, autotune: Autotune
+) -> None:
+    path = tmp_path / "failed.db"
+    path.write_bytes(database.read_bytes())
+    failed = json.dumps({TOKENS: 1024, SEQS: 128})
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE autotune_trial SET state = 'infeasible', failure_class = 'oom_start', "
+            "candidate = ?, metrics = NULL, intervals = NULL, engine = NULL WHERE number = 3",
+            (failed,),
+        )
+    ran = autotune("best", "--storage", f"sqlite:///{path}", "--budget", BETWEEN)
+    assert ran.code == 3
+    assert "None that was measured keeps it" in ran.err
+    assert "1024/128" not in ran.err
 
 
 def test_where_hardly_any_other_would_either_it_says_so(best: Best) -> None:
