@@ -17,7 +17,7 @@ from autotune.forecast.simulation import Traffic
 from autotune.traffic.model import Trace, TraceRequest
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts" / "bench"
-MODULES = ("search", "search_methods", "search_truth")
+MODULES = ("search", "search_methods", "search_table", "search_truth")
 
 
 @pytest.fixture
@@ -48,6 +48,20 @@ def test_means_have_errors_and_differences_are_paired(scripts: dict[str, ModuleT
     assert bars["autotune_minus_tpe"]["10"]["difference"] == pytest.approx([-0.1, 0.0])
     assert bars["autotune_6_minus_tpe_40"]["passed"] is True
     assert script.mean_and_error([0.5]) == [0.5, None]
+
+
+def test_a_table_says_which_bars_are_missed(scripts: dict[str, ModuleType]) -> None:
+    script = scripts["search"]
+    own = rows("autotune", {("a", 0): 0.5, ("a", 1): 0.5}, script.COUNTS)
+    other = rows("tpe", {("a", 0): 0.2, ("a", 1): 0.4}, script.COUNTS)
+    lines = scripts["search_table"].tables(script.summary([*own, *other]))
+    assert lines[0] == "| mean regret after | 2 | 4 | 6 | 10 | 20 | 40 trials |"
+    assert lines[3].startswith("| `tpe` | 0.300 ± 0.100 |")
+    assert lines[4].startswith("| autotune − tpe, paired | +0.200 ± 0.100 |")
+    assert lines[-1] == "autotune at 6 − tpe at 40, paired: +0.200 ± 0.100"
+    certain = rows("autotune", {("a", 0): 0.4, ("a", 1): 0.6}, script.COUNTS)
+    lines = scripts["search_table"].tables(script.summary([*certain, *other]))
+    assert lines[-1].endswith("+0.200 ± 0.000 (**missed**)")
 
 
 @pytest.mark.parametrize(
