@@ -32,7 +32,7 @@ from autotune.study.plan import (
 )
 from autotune.study.runner import Engines, Result, Runner
 from autotune.study.sampler import UntestedCellSampler, ask
-from autotune.study.screen import Screen
+from autotune.study.screen import Screen, Simulations
 from autotune.study.stage import Stage
 from objectives.steps import Steps
 from storage.records import Outcome, TrialFailure, TrialRecord
@@ -99,6 +99,7 @@ class Controller:
         self._now = now
         self._yardstick = Yardstick.of(job)
         lattice = job.lattice
+        self._screen = Screen.of(job, self._yardstick, self._samples, say=watcher.say)
         self._plan = Plan(
             trials=job.settings.trials,
             baseline=job.baseline,
@@ -110,7 +111,7 @@ class Controller:
             live=job.live,
             finalists=self._finalists,
             rivals=self._rivals,
-            screen=Screen.of(job, self._yardstick, self._samples, say=watcher.say),
+            screen=self._screen,
         )
         optuna_study.sampler = UntestedCellSampler(
             lattice,
@@ -260,6 +261,11 @@ class Controller:
     def settled(self) -> bool:
         """Whether forecasts expect nothing better of what was not tried."""
         return self._plan.settled(self._rows())
+
+    @property
+    def simulations(self) -> Simulations | None:
+        """The latest forecasts of all cells, None where there are none."""
+        return None if self._screen is None else self._screen.simulations
 
     def judge(self) -> Judgement | None:
         """Return what the trials so far say."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import optuna
@@ -28,6 +29,7 @@ from autotune.study.outlook import outlook
 from autotune.study.plan import finished_trials
 from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
+from autotune.study.screen import Simulations
 from autotune.study.session import (
     Traffic,
     describe_engine,
@@ -57,13 +59,23 @@ class TalkingWatcher(Watcher, Protocol):
     def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """What a study leaves that is not stored.
+
+    Attributes:
+        judgement: None if no trial has a result.
+        simulations: the latest of all cells, None if nothing could be forecast.
+    """
+
+    judgement: Judgement | None
+    simulations: Simulations | None
+
+
 def run_study(
     settings: TuneSettings, watcher: TalkingWatcher, *, environ: Mapping[str, str]
-) -> Judgement | None:
+) -> Ended:
     """Run or resume the study that the settings describe.
-
-    Returns:
-        The judgement, None if no trial has a result.
 
     Raises:
         AutotuneError, ObjectiveError, StorageError: with a message and a hint.
@@ -123,7 +135,7 @@ def run_study(
                 watcher.say(
                     f"{reason}: the study ends with {finished} of {settings.trials} trials"
                 )
-            return judgement
+            return Ended(judgement, controller.simulations)
 
 
 def plan_study(

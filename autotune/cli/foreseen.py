@@ -9,6 +9,7 @@ from autotune.errors import AutotuneError
 from autotune.forecast.forecast_words import metrics_line
 from autotune.study.foresight import Foresight, stored_traffic
 from autotune.study.judgement import CONVERGED_COST
+from autotune.study.screen import Simulations
 from autotune.study.view import StudyView
 from storage.repository import Repository
 
@@ -29,18 +30,29 @@ def forecast_of_others(view: StudyView, repository: Repository, trace: Path | No
     return [f"Forecast, not measured: {limits(best.candidate)} may be better{kept}: {found}."]
 
 
-def _foresight(view: StudyView, repository: Repository, trace: Path | None) -> Foresight:
+def _foresight(
+    view: StudyView,
+    repository: Repository,
+    trace: Path | None,
+    simulations: Simulations | None = None,
+) -> Foresight:
     return Foresight(
         view,
         stored_traffic(view, trace),
         lambda number: repository.samples(view.study.id, number),
+        simulations=simulations,
     )
 
 
-def last_words_of(view: StudyView, repository: Repository) -> list[str]:
-    """Return ``last_words`` of a study, nothing where it cannot be forecast."""
+def last_words_of(
+    view: StudyView, repository: Repository, simulations: Simulations | None
+) -> list[str]:
+    """Return ``last_words`` of a study, nothing where it cannot be forecast.
+
+    ``simulations`` are those of its search, None where it made none.
+    """
     try:
-        return last_words(_foresight(view, repository, None))
+        return last_words(_foresight(view, repository, None, simulations))
     except AutotuneError:
         return []
 

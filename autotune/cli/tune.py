@@ -29,6 +29,7 @@ from autotune.cli.options import (
 
 if TYPE_CHECKING:
     from autotune.settings import TuneSettings
+    from autotune.study.screen import Simulations
 
 
 def tune(
@@ -138,16 +139,18 @@ def _run(settings: TuneSettings, output_format: OutputFormat) -> None:
 
     try:
         with ScreenWatcher() as watcher:
-            judgement = run_study(settings, watcher, environ=os.environ)
+            ended = run_study(settings, watcher, environ=os.environ)
     except Interrupted as interruption:
         interruption.add_note("the same command goes on from here")
         raise
-    _print(settings, output_format)
-    if judgement is None or judgement.chosen is None:
+    _print(settings, output_format, ended.simulations)
+    if ended.judgement is None or ended.judgement.chosen is None:
         raise typer.Exit(3)
 
 
-def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
+def _print(
+    settings: TuneSettings, output_format: OutputFormat, simulations: Simulations | None
+) -> None:
     """Print table, verdict and exported configuration of the study."""
     import json
     import os
@@ -166,7 +169,9 @@ def _print(settings: TuneSettings, output_format: OutputFormat) -> None:
     url = resolve_url(settings.storage, os.environ)
     with open_repository(url, create=False) as repository:
         view = load_view(repository, study_name(settings))
-        foreseen = last_words_of(view, repository) if output_format is OutputFormat.TABLE else []
+        foreseen = []
+        if output_format is OutputFormat.TABLE:
+            foreseen = last_words_of(view, repository, simulations)
     judgement = view.judgement
     if output_format is OutputFormat.JSON:
         body = {

@@ -10,7 +10,7 @@ import numpy as np
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, integer
 from autotune.candidates.live import THRESHOLD
 from autotune.forecast.simulation import EngineShape, Simulated, Timed, Traffic, simulate
-from objectives.arrays import F8
+from objectives.arrays import F8, Bools
 from objectives.samples import RequestSamples
 
 SIMULATED = frozenset({TOKENS, SEQS, THRESHOLD})
@@ -21,6 +21,7 @@ JITTER = 0.05
 """Each cell is simulated at several paces, with single steps that vary as on a machine: how a
 metric follows the pace shows in the trend, and how far chance alone moves it, in the rest."""
 
+_CENTRAL = FACTORS.index(1.0)
 _JITTER_STEPS = 4093
 
 Metrics = Mapping[str, float | None]
@@ -58,10 +59,13 @@ def forecast_cells(
     *,
     keys: Sequence[str],
     measure: Measure,
+    worth: Callable[[F8], Bools] | None = None,
 ) -> Forecasts:
-    """Simulate all cells, each several times.
+    """Simulate all cells, each at several paces.
 
-    Cells that differ by a sequence cap that is never reached are simulated once.
+    Cells that differ by a sequence cap that is never reached are simulated once. Those that are
+    not worth more have the metrics of the central pace, with slopes and noise of the nearest
+    cell that is.
 
     Args:
         cells: candidates.
@@ -70,21 +74,47 @@ def forecast_cells(
         shape: of the engine.
         keys: of the metrics.
         measure: gives them.
+        worth: says by the logs of all cells at the central pace, [cells, keys], which of them,
+            [cells], are worth the other paces; None for all, as where it names none.
     """
 
-    def logs(number: int, factor: float) -> F8:
+    def logs(number: int, own: Sequence[Candidate]) -> F8:
         # Other chances at each pace, but the same for all cells.
         chances = np.random.default_rng(number).normal(0.0, JITTER, _JITTER_STEPS)
-        jitter = factor * np.exp(chances)
+        jitter = FACTORS[number] * np.exp(chances)
         return _logs(
-            cells,
+            own,
             lambda cell: simulate(traffic, times, shape, cell, jitter=jitter),
             keys,
             measure,
         )
 
-    repeats = np.stack([logs(number, factor) for number, factor in enumerate(FACTORS)])
-    return _trend(tuple(keys), repeats)
+    central = logs(_CENTRAL, cells)
+    chosen = np.ones(len(cells), dtype=np.bool_) if worth is None else worth(central)
+    if not chosen.any():
+        chosen = np.ones_like(chosen)
+    own = [cells[row] for row in np.flatnonzero(chosen)]
+    repeats = np.stack(
+        [
+            central[chosen] if number == _CENTRAL else logs(number, own)
+            for number in range(len(FACTORS))
+        ]
+    )
+    trend = _trend(tuple(keys), repeats)
+    return trend if chosen.all() else _filled(trend, cells, central, chosen)
+
+
+def _filled(trend: Forecasts, cells: Sequence[Candidate], central: F8, chosen: Bools) -> Forecasts:
+    """Return forecasts of all cells, given the logs of one pace and the trend of some cells."""
+    places = np.log2([[integer(cell[TOKENS]), integer(cell[SEQS])] for cell in cells])
+    apart = ((places[:, np.newaxis] - places[chosen][np.newaxis]) ** 2).sum(axis=-1)
+    nearest = np.argmin(apart, axis=1)
+    nearest[chosen] = np.arange(chosen.sum())
+    logs = central.copy()
+    logs[chosen] = trend.logs
+    ends = np.isfinite(logs)
+    slopes = np.where(ends, trend.slopes[nearest], 0.0)
+    return Forecasts(trend.keys, logs, slopes, np.where(ends, trend.noise[nearest], 0.0))
 
 
 def _trend(keys: tuple[str, ...], repeats: F8) -> Forecasts:

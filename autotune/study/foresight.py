@@ -20,7 +20,7 @@ from autotune.forecast.sweep import Calibrated
 from autotune.study.confirm import FINISHED
 from autotune.study.costs import LoadSamples
 from autotune.study.outcomes import Yardstick
-from autotune.study.screen import Looked, Screen
+from autotune.study.screen import Looked, Screen, Simulations
 from autotune.study.view import StudyView
 from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace
@@ -89,6 +89,7 @@ class Foresight:
         trace: what its trials replayed.
         load_samples: returns the arrays of a trial.
         budget: to judge by, None for the study's own.
+        simulations: of this study by this budget, made before; None if there are none.
 
     Raises:
         UsageError: the study cannot be forecast, or the trace is another one.
@@ -101,10 +102,11 @@ class Foresight:
         load_samples: LoadSamples,
         *,
         budget: Budget | None = None,
+        simulations: Simulations | None = None,
     ) -> None:
         self._view = view
         self.study = _stored(view, trace, budget)
-        self._screen = _screen(view, self.study, load_samples)
+        self._screen = _screen(view, self.study, load_samples, simulations)
         looked = self._screen.look(view.trials)
         if looked is None:
             raise UsageError(
@@ -312,12 +314,14 @@ def _stored(view: StudyView, trace: Trace, budget: Budget | None) -> Stored:
     )
 
 
-def _screen(view: StudyView, study: Stored, load_samples: LoadSamples) -> Screen:
+def _screen(
+    view: StudyView, study: Stored, load_samples: LoadSamples, simulations: Simulations | None
+) -> Screen:
     own = next((t.engine for t in view.trials if t.state == "complete" and t.engine), None)
     work = None if own is None or own["work"] is None else Work.from_json(own["work"])
     best = None if study.calibrated is None else study.calibrated.calibration.best_flops_per_s
     yardstick = Yardstick(study.budget, study.classes, study.baseline, work, best)
-    screen = Screen.of(study, yardstick, load_samples)
+    screen = Screen.of(study, yardstick, load_samples, simulations=simulations)
     if screen is not None:
         return screen
     if study.calibrated is None:

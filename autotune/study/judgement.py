@@ -111,8 +111,9 @@ def judge(
     """Return the judgement over all trials that the budget counts, None if there is none yet.
 
     Only cells that restarts have measured may win; the others belong to the scale that all are
-    scored on, to the front, and to those that the winner may lose against. It follows from these arguments alone: not from the states that
-    earlier budgets left the trials in, nor from their order of judging.
+    scored on, to the front, and to those that the winner may lose against. It follows from these
+    arguments alone: not from the states that earlier budgets left the trials in, nor from their
+    order of judging.
 
     Raises:
         ObjectiveError: a relative limit, and the baseline was not measured.

@@ -19,7 +19,7 @@ import numpy as np
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, cell_key, integer
 from autotune.candidates.live import THRESHOLD
 from autotune.engine.protocol import EngineInfo
-from autotune.forecast.choice import Outlook, look
+from autotune.forecast.choice import HOPELESS, Outlook, look
 from autotune.forecast.compiled import COMPILED
 from autotune.forecast.forecaster import Forecasts, forecast_cells, forecastable
 from autotune.forecast.goal import Goal
@@ -32,7 +32,7 @@ from autotune.study.costs import RATE, UTILIZATION, LoadSamples, objective_names
 from autotune.study.counted import is_restart_of
 from autotune.study.outcomes import Yardstick
 from autotune.traffic.model import Trace
-from objectives.arrays import F8
+from objectives.arrays import F8, Bools
 from objectives.classes import LengthClass
 from objectives.limits import Budget
 from objectives.measurement import point_values
@@ -48,6 +48,10 @@ which measuring on is not worth a trial; asked of forecasts that are trusted so 
 DOUBTFUL = 0.03
 """What is lost on average, in widths of the budget, since a cell is not known well enough, beyond
 which it is measured again before it counts as the best."""
+
+WORTH = float(HOPELESS) + math.log(1.25)
+"""Excess, as a log, up to which a forecast cell is simulated at all paces: what is hopeless at one
+pace may be less so at another, and trials correct forecasts."""
 
 LEAST_MEASURED = 4
 """Cells that are measured before a search may be settled."""
@@ -80,11 +84,23 @@ class Studied(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulations:
-    """All cells simulated, by step times that some trials have corrected."""
+    """All cells simulated, by step times that some trials have corrected.
 
+    Attributes:
+        replays: numbers of these trials: the baseline's first restart, then those that count.
+        forecasts: of the cells.
+        times: of steps.
+        shape: of the engine.
+    """
+
+    replays: tuple[int, ...]
     forecasts: Forecasts
     times: StepTimes
     shape: EngineShape
+
+    def serve(self, replays: tuple[int, ...], keys: tuple[str, ...]) -> bool:
+        """Whether they are by these trials, and of these metrics."""
+        return (self.replays, self.forecasts.keys) == (replays, keys)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +123,7 @@ class Screen:
         yardstick: says by which budget.
         load_samples: returns the arrays of a complete trial.
         say: told when all cells are simulated, which takes seconds.
+        simulations: of the same study, made before; None if there are none.
     """
 
     def __init__(
@@ -116,6 +133,7 @@ class Screen:
         load_samples: LoadSamples,
         *,
         say: Callable[[str], None] = lambda _: None,
+        simulations: Simulations | None = None,
     ) -> None:
         self._say = say
         self._study = study
@@ -124,7 +142,7 @@ class Screen:
         self.cells = study.lattice.cells()
         self._rows_of = {cell_key(cell): row for row, cell in enumerate(self.cells)}
         self._sweep_times: StepTimes | None = None
-        self._forecasts: tuple[tuple[int, ...], Simulations] | None = None
+        self.simulations = simulations
         self._looked: tuple[tuple[int, ...], Looked] | None = None
 
     @classmethod
@@ -135,11 +153,12 @@ class Screen:
         load_samples: LoadSamples,
         *,
         say: Callable[[str], None] = lambda _: None,
+        simulations: Simulations | None = None,
     ) -> Screen | None:
         """Return the screen of a study, None where nothing can be forecast."""
         if study.calibrated is None or not forecastable(study.lattice):
             return None
-        return cls(study, yardstick, load_samples, say=say)
+        return cls(study, yardstick, load_samples, say=say, simulations=simulations)
 
     def pick(
         self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]
@@ -197,24 +216,32 @@ class Screen:
         used = 2 ** int(math.log2(len(counting)))
         first = next(r for r in counting if is_restart_of(r, self._study.baseline))
         numbers = (first.number, *(row.number for row in counting[:used]))
-        if self._forecasts is None or self._forecasts[0] != numbers:
-            self._forecasts = numbers, self._forecast(first, numbers)
-        simulations = self._forecasts[1]
+        budget = self._yardstick.absolute_budget(rows)
+        costs = [*objective_names(self._study.budget)[:-1], self._work]
+        goal = Goal.of(budget, self.keys, costs)
+        simulations = self.simulations
+        if simulations is None or not simulations.serve(numbers, self.keys):
+            tried = [self._row_of(row) for row in [*counting, *_cut(rows)]]
+            simulations = self.simulations = self._forecast(first, numbers, goal, tried)
         whole = [
             (self._row_of(trial), _logs(trial.metrics or {}, self.keys)) for trial in counting
         ]
         corrected = _corrected(simulations, self._places, whole)
         if bounds := self._bounds(rows, corrected):
             corrected = _corrected(simulations, self._places, [*whole, *bounds])
-        budget = self._yardstick.absolute_budget(rows)
-        costs = [*objective_names(self._study.budget)[:-1], self._work]
-        goal = Goal.of(budget, self.keys, costs)
         # What was cut short is not known well enough to be the best.
         measured = np.array([row for row, _ in whole])
         outlook = look(corrected, goal, measured=measured, seed=self._study.seed)
         return Looked(simulations, corrected, goal, outlook)
 
-    def _forecast(self, baseline: TrialRecord, replays: tuple[int, ...]) -> Simulations:
+    def _forecast(
+        self, baseline: TrialRecord, replays: tuple[int, ...], goal: Goal, tried: Sequence[int]
+    ) -> Simulations:
+        def worth(logs: F8) -> Bools:
+            near = goal.excess(logs) <= WORTH
+            near[tried] = True
+            return near
+
         count = len(replays) - 1
         slowly = "" if COMPILED else ", in plain Python: numba would be 10 times as fast"
         self._say(
@@ -235,8 +262,9 @@ class Screen:
             shape,
             keys=self.keys,
             measure=self.measure,
+            worth=worth,
         )
-        return Simulations(forecasts, times, shape)
+        return Simulations(replays, forecasts, times, shape)
 
     def _swept(self, capture_sizes: Sequence[int]) -> StepTimes:
         """Return the step times of the sweep alone."""

@@ -46,6 +46,7 @@ class Idle:
     """A controller that writes down its job and runs nothing."""
 
     settled = False
+    simulations = None
 
     jobs: ClassVar[list[Job]] = []
 

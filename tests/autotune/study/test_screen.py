@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numpy.typing import NDArray
 
@@ -18,7 +19,7 @@ from autotune.study import screen as screens
 from autotune.study.job import Job
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan
-from autotune.study.screen import Looked, Screen
+from autotune.study.screen import Looked, Screen, Simulations
 from objectives.limits import parse_budget
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import open_repository
@@ -57,6 +58,7 @@ class Study:
     rows: tuple[TrialRecord, ...]
     samples: Mapping[int, Mapping[str, NDArray[Any]]]
     said: Sequence[str]
+    simulations: Simulations | None
 
     @property
     def phases(self) -> list[str]:
@@ -106,8 +108,9 @@ class Tuner:
             }
         )
         watcher = Told(stop_after=stop_after)
+        simulations = None
         try:
-            tuning.run_study(settings, watcher, environ={})
+            simulations = tuning.run_study(settings, watcher, environ={}).simulations
         except Stopped:
             assert stop_after is not None
         with open_repository(url, create=False) as repository:
@@ -118,7 +121,7 @@ class Tuner:
                 for row in rows
                 if row.state == "complete"
             }
-        return Study(self.jobs[-1], rows, samples, watcher.said)
+        return Study(self.jobs[-1], rows, samples, watcher.said, simulations)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +162,53 @@ def test_the_search_follows_forecasts_and_ends_when_they_expect_nothing_better(
     assert len({cell_key(row.candidate) for row in study.rows}) >= screens.LEAST_MEASURED
     ended = f"the study ends with {len(study.rows)} of {TRIALS} trials"
     assert study.said[-1] == f"no candidate that was not tried is expected to be better: {ended}"
+
+
+def test_simulations_that_were_made_before_serve_as_long_as_replays_have_not_doubled(
+    study: Study,
+) -> None:
+    given = study.simulations
+    job, said = study.job, list[str]()
+    found = Screen.of(
+        job, Yardstick.of(job), study.samples.__getitem__, say=said.append, simulations=given
+    )
+    assert found is not None
+    assert looked_at(found, study.rows).simulations is given
+    assert not said
+    assert looked_at(found, study.rows[:1]).simulations is not given
+    assert len(said) == 1
+
+
+def test_cells_far_beyond_the_budget_have_forecasts_that_change_no_others(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, budget = study.rows[:2], "ttft_p95:500 itl_p99:5"
+    found = looked_at(study.screen(budget), rows)
+    monkeypatch.setattr(screens, "WORTH", math.inf)
+    whole = looked_at(study.screen(budget), rows)
+    own_logs, all_logs = (each.simulations.forecasts.logs for each in (found, whole))
+    far = (own_logs != all_logs).any(axis=1)
+    assert far.any()
+    assert not far.all()
+    assert (found.goal.excess(all_logs[far]) > math.log(2)).all()
+    assert not far[study.row_of(rows[0])]
+    for name in ("logs", "sigma"):
+        own, full = getattr(found.corrected, name), getattr(whole.corrected, name)
+        np.testing.assert_array_equal(own[~far], full[~far])
+    for name in ("hopeless", "improvement", "expected", "doubts"):
+        own, full = getattr(found.outlook, name), getattr(whole.outlook, name)
+        np.testing.assert_array_equal(own[~far], full[~far])
+
+
+@pytest.mark.parametrize(("limit", "doubted"), [(1.005, True), (0.995, True), (3.0, False)])
+def test_what_was_measured_next_to_a_limit_is_doubtful(
+    study: Study, limit: float, doubted: bool
+) -> None:
+    rows = study.rows[:2]
+    own_ms = float((rows[0].metrics or {})["ttft_p95"] or 0)
+    found = study.screen(f"ttft_p95:{limit * own_ms:.6f}")
+    assert found.doubtful(rows, rows[0].candidate) is doubted
+    assert not found.doubtful([], rows[0].candidate)
 
 
 def test_what_is_picked_follows_from_the_stored_trials_alone(study: Study) -> None:
