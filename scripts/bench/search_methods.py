@@ -50,7 +50,7 @@ from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan
 from autotune.study.runner import Result
 from autotune.study.sampler import UntestedCellSampler, ask, distributions
-from objectives.arrays import F8
+from objectives.arrays import F8, Bools
 from objectives.measurement import Measurement
 from objectives.samples import RequestSamples
 from storage.records import TrialRecord
@@ -78,6 +78,8 @@ STARTED = Started(INFO, 0.0, Ground(0, 0, 0, 0, 0, {}))
 UNWATCHED = HardwareUse(0, {}, {}, (), None, None, HardwareSeries(np.empty(0), {}))
 WARM = Warmup(requests=0, passes=0, drift=None, seconds=0.0)
 WHEN = "2026-11-30T00:00:00+00:00"
+
+Worth = Callable[[F8], Bools]
 
 QMC = "qmc"
 """Sobol points, shifted at random and enqueued: Optuna's own sampler of them needs scipy."""
@@ -114,7 +116,8 @@ class Bench:
         self._calibrated = MACHINE.swept(seed)
         self._replays: dict[tuple[int, int, int, bool], ReplayResult] = {}
         self._measured: dict[tuple[int, int, int], F8] = {}
-        self._forecasts: dict[bytes, Forecasts] = {}
+        self._central: dict[bytes, F8] = {}
+        self._forecasts: dict[bytes, dict[bytes, Forecasts]] = {}
         self.yardstick = Remembering(Yardstick.of(self.job(1)))
 
     def autotune(self, trials: int) -> ProductSearch:
@@ -216,19 +219,33 @@ class Bench:
         *,
         keys: Sequence[str],
         measure: Measure,
+        worth: Worth,
     ) -> Forecasts:
-        """As the product's own, but once for the same step times."""
+        """As the product's own, but once for the same step times and cells worth more."""
         plain = _plain(times)
         digest = hashlib.blake2b(repr((keys, shape)).encode())
         for part in plain:
             digest.update(np.asarray(part).tobytes())
         key = digest.digest()
-        if key not in self._forecasts:
-            used = _shuffle(plain, self.seed) if self._shuffled else plain
-            self._forecasts[key] = forecast_cells(
-                cells, traffic, used, shape, keys=keys, measure=measure
-            )
-        return self._forecasts[key]
+        known, chosen = self._forecasts.setdefault(key, {}), b""
+        if key in self._central:
+            chosen = worth(self._central[key]).tobytes()
+            if chosen in known:
+                return known[chosen]
+
+        def watched(logs: F8) -> Bools:
+            nonlocal chosen
+            self._central[key] = logs.copy()
+            found = worth(logs)
+            chosen = found.tobytes()
+            return found
+
+        used = _shuffle(plain, self.seed) if self._shuffled else plain
+        found = forecast_cells(
+            cells, traffic, used, shape, keys=keys, measure=measure, worth=watched
+        )
+        known[chosen] = found
+        return found
 
 
 class Remembering(Yardstick):
