@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from autotune.candidates.lattice import plain_values
 from autotune.candidates.live import LIVE_LIMITS
 from autotune.candidates.starts import starting_points
 from autotune.study.eta import pace
 from autotune.study.job import Job
+from autotune.study.measurable import requests_with
 from autotune.study.plan import CONFIRM_FROM, engine_starts, live_to_come
-from autotune.traffic.model import Trace
-from objectives.classes import LengthClass, class_mask, classes_text
-from objectives.limits import Limit
+from objectives.classes import classes_text
 from objectives.statistics import requests_needed
 
 
@@ -86,22 +83,8 @@ def too_few_requests_for(job: Job) -> list[dict[str, Any]]:
     """
     found = {}
     for limit in job.budget.limits:
-        counted = _counted(job.trace, limit, job.classes)
+        counted = requests_with(job.trace, limit, job.classes)
         needed = requests_needed(limit.aggregate)
         if needed is None or counted < needed:
             found[limit.key] = {"limit": limit.key, "requests": counted, "needed": needed}
     return list(found.values())
-
-
-def _counted(trace: Trace, limit: Limit, classes: tuple[LengthClass, ...]) -> int:
-    """Return how many requests have the value that a limit is about.
-
-    Those of its class alone, and where it is about time between tokens, of two tokens and more.
-    """
-    counted = np.ones(len(trace.requests), dtype=np.bool_)
-    for each in classes:
-        if each.name == limit.class_name:
-            counted &= class_mask(trace.input_lengths, each)
-    if limit.metric in ("tpot", "itl"):
-        counted &= trace.output_lengths > 1
-    return int(counted.sum())

@@ -26,12 +26,13 @@ from autotune.settings import SIMULATED, TuneSettings
 from autotune.simulated.engines import SimulatedEngines
 from autotune.simulated.profile import load_profile
 from autotune.study.engines import AnyEngines
+from autotune.study.measurable import check_measurable
 from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
 from objectives.classes import LengthClass, default_classes, parse_classes
-from objectives.limits import Budget, check_classes, parse_budget
+from objectives.limits import Budget, parse_budget
 
 _NEAR = 0.75
 """Spelling and shared words, each 0 to 1, that together make a name worth proposing."""
@@ -93,7 +94,7 @@ def read_traffic(settings: TuneSettings) -> Traffic:
         classes = default_classes(trace.input_lengths)
     else:
         classes = parse_classes(settings.classes)
-    check_classes(budget, classes)
+    check_measurable(trace, budget, classes)
     return Traffic(trace, budget, classes)
 
 
@@ -105,6 +106,7 @@ def fit_traffic(traffic: Traffic, settings: TuneSettings, max_model_len: int) ->
     Raises:
         TraceError: requests are too long and may not be changed, or none is left.
         ObjectiveError: the budget names a class that is no more.
+        UsageError: no request is left of what the budget limits.
     """
     allows = None
     if traffic.trace.longest_request > max_model_len:
@@ -115,7 +117,7 @@ def fit_traffic(traffic: Traffic, settings: TuneSettings, max_model_len: int) ->
     classes = traffic.classes
     if settings.classes is None:
         classes = default_classes(trace.input_lengths)
-        check_classes(traffic.budget, classes)
+    check_measurable(trace, traffic.budget, classes)
     return Traffic(trace, traffic.budget, classes)
 
 

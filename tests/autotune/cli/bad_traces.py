@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 
 from tests.autotune.cli.bad_cases import (
+    MODEL,
     TUNE,
     Case,
     file_of,
@@ -172,6 +173,18 @@ BUDGETS = (
         "a class that does not exist",
         (*TUNE, "--budget", "itl_p99@chat:60", "--classes", "chats:0-2000 long:2000-"), 2,
         "no class 'chat'", "did you mean 'chats'?",
+    ),
+    Case(
+        "a limit on a class without requests",
+        (*TUNE, "--budget", "ttft_p95@long:500", "--classes", "short:0-9000 long:9000-"), 2,
+        "ttft_p95@long cannot be measured: the traffic has no request of class 'long'",
+        "leave that limit out",
+    ),
+    Case(
+        "a limit on gaps where no answer has two tokens",
+        ("tune", *MODEL, "--trace", "t.jsonl", "--budget", "tpot_p95:60"), 2,
+        "tpot_p95 cannot be measured: the traffic has no request with a second token",
+        "choose another window", trace_of(request(output_length=1)),
     ),
     Case(
         "classes that overlap", (*TUNE, "--classes", "short:0-2001 long:2000-"), 2,
