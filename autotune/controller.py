@@ -27,6 +27,7 @@ from autotune.study.plan import (
     Step,
     failures_in_a_row,
     finished_trials,
+    is_search,
     live_given_up,
     retry,
 )
@@ -38,9 +39,6 @@ from objectives.steps import Steps
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository, utc_now
 from storage.study import reconcile, tell_stored
-
-CUT_SHORT = ("screen", "starts", "search")
-"""Phases whose replays are cut short once the budget is lost: the others are for comparing."""
 
 BUSY_HINT = "let nothing else run on this machine; the same command then tries again"
 
@@ -131,7 +129,7 @@ class Controller:
         while (step := self._plan.next_step(self._rows())) is not None:
             number = self._begin(step)
             try:
-                result = self._measure(number, step.phase)
+                result = self._measure(number)
             except TrialFailed as outcome:
                 self._store_failure(number, outcome.failure)
             else:
@@ -187,17 +185,11 @@ class Controller:
         self._watcher.begun(row, done + 1, self._job.settings.trials)
         return number
 
-    def _measure(self, number: int, phase: str) -> Result:
+    def _measure(self, number: int) -> Result:
         """Run a trial; a search need not see the end of a replay that has lost the budget."""
         rows = self._rows()
         row = self._repository.trial(self._study_id, number)
-        known = any(
-            r.state == "complete" and cell_key(r.candidate) == cell_key(row.candidate)
-            for r in rows
-        )
-        # A repeat is for comparing, even of what was found by the search.
-        searched = phase in CUT_SHORT and not known
-        may_be_cut = searched and self._yardstick.baseline_metrics(rows) is not None
+        may_be_cut = is_search(row, rows) and self._yardstick.baseline_metrics(rows) is not None
         return self._runner.run(
             row.candidate,
             _fidelity(row),

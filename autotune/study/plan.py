@@ -55,6 +55,7 @@ class Screening(Protocol):
     def doubtful(self, rows: Sequence[TrialRecord], candidate: Candidate) -> bool: ...
 
 
+_SEARCHED = ("screen", "starts", "search")
 _WITHOUT_RESULT = ("failed", "invalid", "interrupted")
 
 
@@ -254,6 +255,16 @@ class Plan:
 
     def _again(self, rows: Sequence[TrialRecord], candidate: Candidate) -> Step:
         return Step("confirm", candidate, replicate_of=first_trial(rows, candidate))
+
+
+def is_search(row: TrialRecord, rows: Sequence[TrialRecord]) -> bool:
+    """Whether a trial is to find something, so that its replay may end once the budget is lost.
+
+    The others are for comparing: of baseline and finalists, and of what was measured before.
+    """
+    key = cell_key(row.candidate)
+    known = any(cell_key(each.candidate) == key for each in rows if each.state == "complete")
+    return row.phase in _SEARCHED and not known
 
 
 def confirm_trials(trials: int, *, live: bool) -> int:

@@ -32,7 +32,6 @@ from search_truth import (
 from autotune.candidates.diagnosis import summarise
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key, integer
 from autotune.candidates.starts import starting_points
-from autotune.controller import CUT_SHORT
 from autotune.engine.ground import Ground
 from autotune.engine.protocol import EngineInfo, ReplayResult, Warmup
 from autotune.engine.supervisor import Started
@@ -45,9 +44,9 @@ from autotune.simulated.cutting import cut_at_loss
 from autotune.study import screen
 from autotune.study.earned import earn, engine_json
 from autotune.study.job import Job
-from autotune.study.judgement import Judgement, finalists, judge
+from autotune.study.judgement import Judgement, finalists, judge, rivals
 from autotune.study.outcomes import Yardstick
-from autotune.study.plan import Plan
+from autotune.study.plan import Plan, is_search
 from autotune.study.runner import Result
 from autotune.study.sampler import UntestedCellSampler, ask, distributions
 from objectives.arrays import F8, Bools
@@ -285,6 +284,7 @@ class ProductSearch:
             finalist=self._finalist,
             live=job.live,
             finalists=self._finalists,
+            rivals=self._rivals,
             screen=screen.Screen.of(job, bench.yardstick, self._arrays.__getitem__),
         )
         self._study = optuna.create_study(
@@ -344,7 +344,8 @@ class ProductSearch:
 
     def _finished(self, row: TrialRecord) -> TrialRecord:
         yardstick = self._bench.yardstick
-        may_be_cut = row.phase in CUT_SHORT and yardstick.baseline_metrics(self.rows) is not None
+        known = yardstick.baseline_metrics(self.rows) is not None
+        may_be_cut = known and is_search(row, self.rows)
         repeat = Counter(cell_key(each.candidate) for each in self.rows)[cell_key(row.candidate)]
         replay = self._bench.replay(row.candidate, repeat, row.number, cut=may_be_cut)
         load = summarise(
@@ -378,6 +379,10 @@ class ProductSearch:
     def _finalists(self) -> Sequence[Candidate]:
         judged = self.judge()
         return () if judged is None else finalists(judged)
+
+    def _rivals(self) -> Sequence[Candidate]:
+        judged = self.judge()
+        return () if judged is None else rivals(judged)
 
     def _is_not_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) != cell_key(BASELINE)

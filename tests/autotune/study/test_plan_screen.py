@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.candidates.lattice import Candidate, cell_key
-from autotune.study.plan import Plan, Step, finished_trials
+from autotune.study.plan import Plan, Step, finished_trials, is_search
 from storage.records import FinishedState, TrialRecord
 from tests.autotune.study.records import limits, record
 from tests.autotune.study.test_plan import BASELINE, LATTICE, STARTS, STATES, drive, phases
@@ -172,6 +172,19 @@ def test_what_only_a_restart_decides_is_repeated_by_one() -> None:
     ]
     plan = plan_of(9, Forecast(ORDER, settled_after=0, doubted_below=3), live=True)
     assert plan.next_step(rows) == Step("screen", ORDER[0], replicate_of=2, fidelity="restart")
+
+
+def test_only_a_search_of_what_is_new_may_be_cut_short() -> None:
+    rows = [record(0, BASELINE, phase="baseline"), record(1, ORDER[0], state="invalid")]
+    for phase, searched in [
+        ("screen", True),
+        ("starts", True),
+        ("search", True),
+        ("confirm", False),
+    ]:
+        assert is_search(record(2, ORDER[0], phase=phase, state="interrupted"), rows) is searched
+    rows.append(record(2, ORDER[0], phase="screen"))
+    assert not is_search(record(3, ORDER[0], phase="screen", replicate_of=1), rows)
 
 
 def test_an_interrupted_repeat_does_not_count_as_one() -> None:
