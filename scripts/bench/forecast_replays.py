@@ -29,7 +29,7 @@ from forecast_study import Study, write_lines
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key, integer
 from autotune.demo import resolve_model
-from autotune.settings import TuneSettings, parse_engine_args
+from autotune.settings import REAL, SIMULATED, TuneSettings, parse_engine_args
 from autotune.study.calibrate import calibrate
 from autotune.study.engines import AnyEngines
 from autotune.study.job import Job, make_job
@@ -39,7 +39,6 @@ from autotune.study.session import open_supervisor
 from autotune.study.stage import Stage
 from objectives.limits import Budget
 
-REAL, SIMULATED = "real", "sim:"
 DEMO_ARGS = (
     "load_format=dummy",
     "enforce_eager=true",
@@ -148,7 +147,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("study", type=Path)
     parser.add_argument("replays", type=Path)
-    parser.add_argument("--engine", default=REAL, help="real, or sim:PROFILE")
+    parser.add_argument("--engine", default=REAL, help=f"{REAL}, or sim:PROFILE")
     parser.add_argument("--model", default="demo:tiny-llama")
     parser.add_argument("--trace", default="demo:mixed")
     parser.add_argument("--window", default=None)
@@ -164,7 +163,6 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def asked_of(given: argparse.Namespace, folder: Path) -> Asked:
     simulated = given.engine.startswith(SIMULATED)
-    engine = {"engine": given.engine} if simulated else {}
     engine_args = parse_engine_args(given.engine_arg or ([] if simulated else DEMO_ARGS))
     settings = TuneSettings(
         model=given.model if simulated else str(resolve_model(given.model)),
@@ -174,7 +172,7 @@ def asked_of(given: argparse.Namespace, folder: Path) -> Asked:
         tile=given.tile,
         seed=given.seed,
         log_folder=folder,
-        **engine,
+        engine=given.engine,
     )
     trace = {"path": given.trace, "density": given.density}
     if given.window:
