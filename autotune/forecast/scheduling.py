@@ -427,6 +427,8 @@ def deliver(its: Scheduler, slot: int, tokens: Tokens, done_s: float) -> None:
     """Take up the tokens of the step in a slot, and let go who is complete."""
     state = its.state
     requests, parts, yields = state.shares[slot], state.parts[slot], state.yields[slot]
+    # A step planned meanwhile did not know the token yet that fills a block; else its plan did.
+    filling = its.keys.different > 0 and len(state.shares) > 1
     ended = 0
     for place in range(state.share_count[slot]):
         if parts[place] == 0:
@@ -439,6 +441,10 @@ def deliver(its: Scheduler, slot: int, tokens: Tokens, done_s: float) -> None:
         state.generated[request] += 1
         if state.promised[request] > 0:
             state.promised[request] -= 1
+        if filling and state.status[request] == RUNNING:
+            computed = state.computed[request] - state.promised[request]
+            if computed % its.rules.block_size == 0:
+                remember(its.pool, its.keys, request, computed, its.rules.block_size)
         if state.generated[request] == its.load.output[request]:
             give_back(its.pool, its.keys, request)
             if state.status[request] == RUNNING:

@@ -101,6 +101,8 @@ class Reference:
                 continue
             request.generated += 1
             request.coming = max(0, request.coming - 1)
+            if request in self.running:
+                self._remember(request, request.computed - request.coming)
             if request.generated == request.output:
                 self._free(request)
                 here = self.running if request in self.running else self.waiting
@@ -216,14 +218,17 @@ class Reference:
             self.cache.pop(block.content, None)
             block.content, block.users = None, 1
             request.blocks.append(block)
-        full = min(after, request.known) // self.rules.block_size
+        self._remember(request, min(after, request.known))
+        return True
+
+    def _remember(self, request: Request, tokens: int) -> None:
+        full = tokens // self.rules.block_size
         for place in range(request.looked_at, full if request.contents else 0):
             content = request.contents[place]
             if content not in self.cache:
                 self.cache[content] = request.blocks[place]
                 request.blocks[place].content = content
         request.looked_at = max(full, request.looked_at)
-        return True
 
     def _free(self, request: Request) -> None:
         """Give back all blocks, the last first: with content to the end, else to the front."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -394,3 +395,11 @@ def test_prompts_of_one_step_share_what_the_first_computes() -> None:
     ids = ((7, 8), (7, 8))
     run = Beside(case((8, 1), (8, 1), ids=ids, caching=True))
     assert run.parts == [{0: 8, 1: 4}]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_the_block_that_the_last_computed_token_fills_is_cached(in_flight: int) -> None:
+    run = Beside(case((6, 3), caching=True, in_flight=in_flight))
+    # Eight tokens are computed, two blocks of four; nobody needs them any more.
+    assert run.computed == {0: 8}
+    assert run.scheduler.pool.counters[UNUSED] == 2
