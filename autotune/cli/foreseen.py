@@ -6,7 +6,8 @@ from pathlib import Path
 
 from autotune.cli.tables import limits
 from autotune.errors import AutotuneError
-from autotune.forecast.forecast_words import metrics_line
+from autotune.forecast.forecast_words import metrics_line, trust_line
+from autotune.forecast.residuals import LEAST_TRUST
 from autotune.study.foresight import Foresight, stored_traffic
 from autotune.study.judgement import CONVERGED_COST
 from autotune.study.screen import Simulations
@@ -20,6 +21,9 @@ def forecast_of_others(view: StudyView, repository: Repository, trace: Path | No
         foresight = _foresight(view, repository, trace)
     except AutotuneError as error:
         return [f"No forecasts of other candidates: {error.message}."]
+    trust = foresight.looked.outlook.trust
+    if trust < LEAST_TRUST:
+        return [trust_line(trust)]
     best = foresight.forecasts[0]
     measured = [each for each in foresight.forecasts if each.trials]
     if best.trials or (measured and measured[0].loss - best.loss < CONVERGED_COST):
@@ -58,13 +62,19 @@ def last_words_of(
 
 
 def last_words(foresight: Foresight) -> list[str]:
-    """Return which limit made the difference, and what random trials would have found."""
+    """Return which limit made the difference, and what random trials would have found.
+
+    Of forecasts that measurements contradict it says only that.
+    """
+    trust = foresight.looked.outlook.trust
+    if trust < LEAST_TRUST:
+        return [trust_line(trust)]
     return [*attribution_lines(foresight), *chance_lines(foresight)]
 
 
 def attribution_lines(foresight: Foresight) -> list[str]:
-    """Return what each limit does alone, on the way from the baseline to the best."""
-    best = foresight.best_measured
+    """Return what each limit does alone, on the way from the baseline to the verdict's."""
+    best = foresight.deployed
     if best is None:
         return []
     parts = []
@@ -79,7 +89,7 @@ def attribution_lines(foresight: Foresight) -> list[str]:
 
 def chance_lines(foresight: Foresight) -> list[str]:
     """Return what as many random trials would be expected to find, by forecast."""
-    best, loss = foresight.best_measured, foresight.loss_by_chance()
+    best, loss = foresight.deployed, foresight.loss_by_chance()
     if best is None or loss is None:
         return []
     worse = max(0.0, loss - best.loss)

@@ -154,14 +154,13 @@ class Foresight:
         return {key: _known(value) for key, value in zip(self._screen.keys, found, strict=True)}
 
     @property
-    def best_measured(self) -> Forecast | None:
-        """The measured candidate that is expected to be best; None if it is the baseline."""
-        best = self.looked.outlook.best
-        if best is None:
+    def deployed(self) -> Forecast | None:
+        """The candidate that the verdict is for; None if it is the baseline, or there is none."""
+        judgement = self._view.judgement
+        chosen = None if judgement is None else judgement.chosen
+        if chosen is None or cell_key(chosen.candidate) == cell_key(self.study.baseline):
             return None
-        found = self._forecast(best)
-        own = cell_key(self.study.baseline)
-        return None if cell_key(found.candidate) == own else found
+        return self.of(chosen.candidate)
 
     def attribution(self, candidate: Candidate) -> dict[str, dict[str, float]]:
         """Return what each knob does that a candidate moves, alone and from the baseline.

@@ -15,7 +15,9 @@ import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
 from autotune.candidates.live import THRESHOLD
+from autotune.cli.foreseen import last_words
 from autotune.errors import TraceError, UsageError
+from autotune.forecast.forecast_words import trust_line
 from autotune.study.foresight import MOST_LOAD, Foresight, described, paced, stored_traffic
 from autotune.study.view import StudyView, load_view
 from autotune.traffic.model import Trace
@@ -192,14 +194,33 @@ def test_the_best_by_chance_is_the_mean_over_all_draws(stored: Stored) -> None:
 def test_a_study_of_its_baseline_has_nothing_to_compare_with_chance(stored: Stored) -> None:
     alone = stored.foresight(trials=stored.view.trials[:1])
     assert alone.loss_by_chance() is None
-    assert alone.best_measured is None
 
 
-def test_the_best_that_was_measured(stored: Stored) -> None:
-    best = stored.own.best_measured
-    assert best is not None
-    assert best.candidate == BEST
-    assert stored.foresight("ttft_p95:140 itl_p99:9999").best_measured is None
+def test_the_candidate_of_the_verdict(stored: Stored) -> None:
+    deployed = stored.own.deployed
+    assert deployed is not None
+    assert deployed.candidate == BEST
+    judgement = stored.view.judgement
+    assert judgement is not None
+    for winner in (None, judgement.baseline):
+        ruled = replace(judgement, winner=winner)
+        assert stored.foresight(judgement=ruled).deployed is None
+
+
+def test_the_last_words_of_a_study_are_of_its_verdict_and_of_forecasts_that_are_trusted(
+    stored: Stored,
+) -> None:
+    attribution, chance = last_words(stored.own)
+    assert attribution.startswith("By forecast, from 2048/128 to")
+    assert chance.startswith("As many candidates drawn at random")
+    judgement = stored.view.judgement
+    assert judgement is not None
+    kept = stored.foresight(judgement=replace(judgement, winner=judgement.baseline))
+    assert last_words(kept) == []
+    contradicted = stored.foresight()
+    outlook = replace(contradicted.looked.outlook, trust=0.2)
+    contradicted.looked = replace(contradicted.looked, outlook=outlook)
+    assert last_words(contradicted) == [trust_line(0.2)]
 
 
 def test_json_has_no_value_that_is_not_a_number(stored: Stored) -> None:
