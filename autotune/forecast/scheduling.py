@@ -427,8 +427,9 @@ def deliver(its: Scheduler, slot: int, tokens: Tokens, done_s: float) -> None:
     """Take up the tokens of the step in a slot, and let go who is complete."""
     state = its.state
     requests, parts, yields = state.shares[slot], state.parts[slot], state.yields[slot]
-    # A step planned meanwhile did not know the token yet that fills a block; else its plan did.
-    filling = its.keys.different > 0 and len(state.shares) > 1
+    # With two in flight, a plan comes too early to cache the block that its token fills.
+    fills = its.keys.different > 0 and len(state.shares) > 1
+    block_size = its.rules.block_size
     ended = 0
     for place in range(state.share_count[slot]):
         if parts[place] == 0:
@@ -437,15 +438,16 @@ def deliver(its: Scheduler, slot: int, tokens: Tokens, done_s: float) -> None:
         state.flying[request] -= 1
         if yields[place] == 0:
             continue
-        tokens.at_s[tokens.first[request] + state.generated[request]] = done_s
-        state.generated[request] += 1
+        before = state.generated[request]
+        tokens.at_s[tokens.first[request] + before] = done_s
+        state.generated[request] = before + 1
         if state.promised[request] > 0:
             state.promised[request] -= 1
-        if filling and state.status[request] == RUNNING:
-            computed = state.computed[request] - state.promised[request]
-            if computed % its.rules.block_size == 0:
-                remember(its.pool, its.keys, request, computed, its.rules.block_size)
-        if state.generated[request] == its.load.output[request]:
+        if fills:
+            computed = its.load.prompt[request] + before
+            if computed % block_size == 0 and state.status[request] == RUNNING:
+                remember(its.pool, its.keys, request, computed, block_size)
+        if before + 1 == its.load.output[request]:
             give_back(its.pool, its.keys, request)
             if state.status[request] == RUNNING:
                 ended += 1
