@@ -45,7 +45,7 @@ from autotune.simulated.arguments import (
 )
 from autotune.simulated.cutting import cut_at_loss
 from autotune.simulated.profile import Profile
-from autotune.simulated.shape import shape_of
+from autotune.simulated.shape import kv_blocks, kv_tokens, shape_of
 from autotune.simulated.sweep import sweep_steps
 from autotune.traffic.model import Trace
 from objectives.arrays import F8
@@ -109,7 +109,7 @@ class SimulatedEngines:
         # Also of what may be given and the profile does not name.
         named = {**dict.fromkeys(HONOURED | WITHOUT_EFFECT), **self._given({})}
         flags = {name: _flag(name, value) for name, value in named.items()}
-        return Description(self._resolve(engine_args, kv_cache_tokens=None), flags)
+        return Description(self._resolve(engine_args), flags)
 
     def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
         """Return the objection to the arguments or None, and the arguments that are known."""
@@ -127,7 +127,9 @@ class SimulatedEngines:
         error, _ = self.validate(engine_args)
         if error is not None:
             raise TrialFailed(Failure("refused_argument", error))
-        info = self._resolve(engine_args, kv_cache_tokens=self.profile.info.kv_cache_tokens)
+        info = self._resolve(engine_args)
+        # As many blocks as the profile's, whatever the longest request.
+        info = replace(info, kv_cache_tokens=kv_tokens(kv_blocks(self.profile.info), info))
         with open_log(log_path) as log:
             log.write(f"{info.device}: no engine was started\n".encode())
         self._info = info
@@ -234,9 +236,7 @@ class SimulatedEngines:
         given = {name: value for name, value in engine_args.items() if value is not None}
         return {**_UNSAID, **self.profile.info.resolved, **given}
 
-    def _resolve(
-        self, engine_args: Mapping[str, Any], *, kv_cache_tokens: int | None
-    ) -> EngineInfo:
+    def _resolve(self, engine_args: Mapping[str, Any]) -> EngineInfo:
         info, resolved = self.profile.info, self._given(engine_args)
         model = str(resolved.pop("model", SIMULATED))
         obstacle = info.live_obstacle
@@ -248,7 +248,7 @@ class SimulatedEngines:
             device_uuids=(),
             model=info.model if model.startswith(SIMULATED) else model,
             resolved=resolved,
-            kv_cache_tokens=kv_cache_tokens,
+            kv_cache_tokens=None,
             live_obstacle=obstacle,
         )
 

@@ -19,13 +19,10 @@ def shape_of(info: EngineInfo, *, delivery_s: float = 0.0) -> EngineShape:
     Raises:
         ValueError: it was only described, so that nobody knows its KV cache.
     """
-    if info.kv_cache_tokens is None:
-        raise ValueError("the KV cache of an engine that was not started is unknown")
     given = info.resolved
-    block_size = int(given.get("block_size") or _BLOCK_SIZE)
     return EngineShape(
-        kv_blocks=info.kv_cache_tokens // block_size,
-        block_size=block_size,
+        kv_blocks=kv_blocks(info),
+        block_size=_block_size(info),
         caching=bool(given.get("enable_prefix_caching")),
         in_flight=2 if given.get("async_scheduling") else 1,
         priority=given.get("scheduling_policy") == "priority",
@@ -35,6 +32,33 @@ def shape_of(info: EngineInfo, *, delivery_s: float = 0.0) -> EngineShape:
         threshold_alone=_minor(info.vllm_version) < _NOT_ALONE_SINCE,
         delivery_s=delivery_s,
     )
+
+
+def kv_blocks(info: EngineInfo) -> int:
+    """Return how many blocks the KV cache of an engine that was started has.
+
+    vLLM tells the tokens of as many longest requests, and parts of one, as the blocks hold: fewer
+    than all of them do where ``max_model_len`` leaves a block half empty.
+
+    Raises:
+        ValueError: it was only described.
+    """
+    if info.kv_cache_tokens is None:
+        raise ValueError("the KV cache of an engine that was not started is unknown")
+    return -(-info.kv_cache_tokens * _longest_blocks(info) // info.max_model_len)
+
+
+def kv_tokens(blocks: int, info: EngineInfo) -> int:
+    """Return the tokens that vLLM says so many blocks of an engine like this to hold."""
+    return blocks * info.max_model_len // _longest_blocks(info)
+
+
+def _longest_blocks(info: EngineInfo) -> int:
+    return -(-info.max_model_len // _block_size(info))
+
+
+def _block_size(info: EngineInfo) -> int:
+    return int(info.resolved.get("block_size") or _BLOCK_SIZE)
 
 
 def _minor(version: str) -> tuple[int, ...]:

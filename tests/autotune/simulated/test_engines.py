@@ -15,6 +15,7 @@ from autotune.forecast.grid import sweep_plan
 from autotune.simulated.arguments import HONOURED
 from autotune.simulated.engines import SimulatedEngines
 from autotune.simulated.profile import Noise, load_profile
+from autotune.simulated.shape import shape_of
 from autotune.traffic.model import Trace, TraceRequest
 
 PLAN = ReplayPlan(seed=0, salt="trial-0", warmup_requests=4)
@@ -162,6 +163,15 @@ def test_a_start_takes_the_time_of_the_profile_on_no_clock_but_its_own(
     assert log.endswith("simulated (profile cpu-tiny-llama): no engine was started\n")
     assert engines.running() == frozenset()
     assert engines.device_uuids == frozenset()
+
+
+def test_the_cache_has_the_blocks_of_the_profile_whatever_the_longest_request(
+    opened: Open, tmp_path: Path
+) -> None:
+    info = started(opened(), tmp_path, max_model_len=1000)
+    # Eight blocks of 128 tokens for a request of 1000: 512 blocks are 64 of them.
+    assert info.kv_cache_tokens == 64 * 1000
+    assert shape_of(info).kv_blocks == 512
 
 
 def test_nothing_is_replayed_without_an_engine(opened: Open, tmp_path: Path) -> None:
