@@ -36,9 +36,6 @@ RESAMPLES = 300
 _NOISE_SEED = 0
 """Fixed, so that the same trials always give the same verdict."""
 
-_LEAST_DEGREES = 3
-"""Degrees of freedom below which Student's t has no variance, and nothing could be averaged."""
-
 Fidelity = Literal["restart", "live"]
 """How a trial came to its limits: an engine started with them, or a running one changed."""
 
@@ -257,8 +254,7 @@ def draw_costs(
 
     The same blocks of requests are drawn for every trial, since all replay the same rows. The
     cost of work has no such spread. On top comes the noise between trials, drawn for each cell
-    apart and less the more often it was measured. Few repeats tell it roughly: it is as widely
-    spread as Student's t of so many degrees of freedom.
+    apart and less the more often it was measured.
     """
     draws = np.empty((RESAMPLES, len(cells), len(names)))
     for column, cell in enumerate(cells):
@@ -269,11 +265,8 @@ def draw_costs(
         return draws
     repeats = np.array([len(cell.numbers) for cell in cells])
     sigma = np.nan_to_num(noise.sigma) / np.sqrt(repeats)[:, np.newaxis]
-    chances = np.random.default_rng(_NOISE_SEED)
-    deviations = chances.standard_normal(draws.shape)
-    degrees = max(_LEAST_DEGREES, noise.degrees)
-    scale = np.sqrt(degrees / chances.chisquare(degrees, (RESAMPLES, 1, 1)))
-    noisy: F8 = draws * np.exp(sigma * scale * deviations)
+    deviations = np.random.default_rng(_NOISE_SEED).standard_normal(draws.shape)
+    noisy: F8 = draws * np.exp(sigma * deviations)
     return noisy
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,15 +207,11 @@ def test_draws_have_the_noise_between_repeats() -> None:
     study = Measured()
     study.add(limits(512), Speed(100, 10))
     cells = gather_cells(study.trials, NO_BUDGET, NAMES)
-    noise = Noise(np.array([0.0, 0.0, 0.3]), degrees=1000)
+    noise = Noise(np.array([0.0, 0.0, 0.3]), degrees=3)
     draws = draw_costs(cells, study.samples.__getitem__, NAMES, (), noise)
     quiet = draw_costs(cells, study.samples.__getitem__, NAMES, (), None)
     assert draws[:, 0, :2] == pytest.approx(quiet[:, 0, :2])
     assert np.log(draws[:, 0, 2]).std() == pytest.approx(0.3, rel=0.2)
-    rough = draw_costs(cells, study.samples.__getitem__, NAMES, (), replace(noise, degrees=1))
-    # Student's t of 3 degrees: its 95th percentile is at 2.35.
-    off = np.log(rough[:, 0, 2] / quiet[:, 0, 2])
-    assert np.quantile(off, 0.95) == pytest.approx(0.3 * 2.35, rel=0.2)
 
 
 def test_bounds_of_a_cell_hold_for_each_of_its_trials() -> None:

@@ -124,12 +124,12 @@ def test_a_live_rival_that_is_as_good_halves_the_probability() -> None:
 
 
 def test_a_live_cell_without_which_the_winner_would_be_settled_unsettles_it() -> None:
-    """B seems as good as A, and repeats of one candidate differ by a fifth."""
+    """B seems as good as A, and repeats of one candidate differ by a third."""
     study = Study()
     study.live(A, GOOD)
     study.live(B, GOOD)
     study.restart(A, GOOD)
-    study.restart(BASELINE, Speed(240, 24))
+    study.restart(BASELINE, Speed(270, 27))
     found = judged(study)
     assert found.certainty is not None
     assert found.certainty.expected_opportunity_cost > CONVERGED_COST
