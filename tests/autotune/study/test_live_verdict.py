@@ -124,12 +124,13 @@ def test_a_live_rival_that_is_as_good_halves_the_probability() -> None:
 
 
 def test_a_live_cell_without_which_the_winner_would_be_settled_unsettles_it() -> None:
-    """B seems as good as A, and repeats of one candidate differ by a third."""
+    """B seems as good as A, and repeats of one candidate differ by a fifth."""
     study = Study()
     study.live(A, GOOD)
     study.live(B, GOOD)
     study.restart(A, GOOD)
-    study.restart(BASELINE, Speed(270, 27))
+    for slower in (1.4, 1.0, 1.4):
+        study.restart(BASELINE, Speed(200 * slower, 20 * slower))
     found = judged(study)
     assert found.certainty is not None
     assert found.certainty.expected_opportunity_cost > CONVERGED_COST
