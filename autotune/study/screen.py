@@ -21,6 +21,7 @@ from autotune.candidates.live import THRESHOLD
 from autotune.engine.protocol import EngineInfo
 from autotune.forecast.choice import HOPELESS, Outlook, look
 from autotune.forecast.compiled import COMPILED
+from autotune.forecast.delivery import delivery_s
 from autotune.forecast.forecaster import Forecasts, forecast_cells, forecastable
 from autotune.forecast.goal import Goal
 from autotune.forecast.residuals import LEAST_TRUST, Corrected, correct
@@ -250,7 +251,7 @@ class Screen:
         )
         study, info = self._study, _info(baseline)
         arrays = {number: self._load_samples(number) for number in replays}
-        shape = shape_of(info, delivery_s=_delivery_s(arrays[baseline.number]))
+        shape = shape_of(info, delivery_s=_delivered_s(arrays[baseline.number]))
         times = self._swept(info.capture_sizes).refined(
             [Steps.split(each)[0] for each in arrays.values()],
             overlapping=shape.in_flight > 1,
@@ -367,13 +368,6 @@ def _logs(metrics: Mapping[str, float | None], keys: Sequence[str]) -> F8:
     return np.array([math.log(v) if v and math.isfinite(v) else math.nan for v in values])
 
 
-def _delivery_s(arrays: Mapping[str, F8]) -> float:
-    """Return how long after the end of a step the client has its tokens, by the median."""
+def _delivered_s(arrays: Mapping[str, F8]) -> float:
     steps, requests = Steps.split(arrays)
-    first_s = requests["first_token_s"]
-    first_s = first_s[np.isfinite(first_s)]
-    before = np.searchsorted(steps.done_s, first_s, side="right") - 1
-    known = before >= 0
-    if not known.any():
-        return 0.0
-    return float(np.median(first_s[known] - steps.done_s[before[known]]))
+    return delivery_s(steps, RequestSamples.from_arrays(requests))

@@ -16,9 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from profile_of_study import delivery_s
-
 from autotune.engine.protocol import EngineInfo
+from autotune.forecast.delivery import delivery_s
 from autotune.forecast.simulation import EngineShape
 from autotune.forecast.step_times import StepTimes
 from autotune.forecast.sweep import Calibrated

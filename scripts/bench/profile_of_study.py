@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autotune.engine.protocol import EngineInfo
+from autotune.forecast.delivery import delivery_s
 from autotune.forecast.sweep import Calibrated
 from autotune.simulated.profile import Noise, Profile, profile_of
 from objectives.samples import RequestSamples
@@ -96,13 +97,6 @@ def refined(
     times = profile.step_times.refined([steps for steps, _ in replays], overlapping=overlapping)
     late_s = [delivery_s(steps, samples) for steps, samples in replays]
     return replace(profile, step_times=times, delivery_s=float(np.median(late_s)))
-
-
-def delivery_s(steps: Steps, samples: RequestSamples) -> float:
-    """Return how long after the end of a step first tokens came, in the middle."""
-    first_s = samples.first_token_s[~np.isnan(samples.first_token_s)]
-    before = np.searchsorted(steps.done_s, first_s, side="right") - 1
-    return float(np.median(first_s[before >= 0] - steps.done_s[before[before >= 0]]))
 
 
 if __name__ == "__main__":
