@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -66,8 +66,9 @@ class EngineInfo:
 
     ``device_uuids`` names the GPUs that an engine of this configuration uses, none on a CPU.
     ``kv_cache_tokens`` is None until an engine was started. ``live_obstacle`` says why limits
-    cannot be changed while it runs, None if they can. ``work`` is what the model computes, None
-    where nobody can say.
+    cannot be changed while it runs, None if they can; ``forecast_obstacle`` why the simulated
+    scheduler does not know such engines, None if it does or nobody asked. ``work`` is what the
+    model computes, None where nobody can say.
     """
 
     vllm_version: str
@@ -81,6 +82,7 @@ class EngineInfo:
     capture_sizes: tuple[int, ...] = ()
     live_obstacle: str | None = None
     work: Work | None = None
+    forecast_obstacle: str | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -94,6 +96,15 @@ class EngineInfo:
         lists = {name: tuple(data[name]) for name in ("capture_sizes", "device_uuids")}
         work = None if data["work"] is None else Work.from_json(data["work"])
         return cls(**{**data, **lists, "work": work})
+
+    @classmethod
+    def of_trial(cls, engine: Mapping[str, Any]) -> Self:
+        """Return what the engine of a stored trial said, among all else that is stored of it.
+
+        Fields that came later are not there in every trial.
+        """
+        named = [each.name for each in fields(cls)]
+        return cls.from_json({name: engine[name] for name in named if name in engine})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.engine.flops import work_of
 from autotune.engine.protocol import EngineInfo, Schedule
+from autotune.engine.simulable import forecast_obstacle
 from autotune.traffic.replay import RequestFailed
 from objectives.steps import COLUMNS, Steps
 
@@ -75,6 +76,7 @@ def describe_config(config: Any) -> EngineInfo:
         kv_cache_tokens=None if tokens is None else int(tokens),
         capture_sizes=tuple(config.compilation_config.cudagraph_capture_sizes or ()),
         live_obstacle=live_obstacle(config),
+        forecast_obstacle=forecast_obstacle(config),
         work=work_of(config),
     )
 

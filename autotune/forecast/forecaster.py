@@ -46,9 +46,17 @@ class Forecasts:
     noise: F8
 
 
-def forecastable(lattice: Lattice) -> bool:
-    """Whether the simulation knows all knobs of a lattice."""
-    return SIMULATED.issuperset(lattice.ladders)
+def forecast_obstacle(lattice: Lattice, engine: str | None) -> str | None:
+    """Return why cells cannot be forecast, None if they can.
+
+    Args:
+        lattice: whose knobs the simulation may not know.
+        engine: what it does not know of the engine, None if it knows all.
+    """
+    if engine is not None:
+        return engine
+    unknown = sorted(lattice.ladders.keys() - SIMULATED)
+    return f"a simulation does not know {', '.join(unknown)}" if unknown else None
 
 
 def forecast_cells(

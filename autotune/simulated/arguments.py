@@ -29,6 +29,8 @@ def unlike(profile: Profile, engine_args: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is given of which the profile tells nothing, a sentence each."""
     name_of, measured = profile.name, profile.info.resolved
     longest = profile.info.max_model_len
+    if (obstacle := profile.info.forecast_obstacle) is not None:
+        yield f"the engine of the profile {name_of} cannot be simulated: {obstacle}"
     for name, value in engine_args.items():
         if name in WITHOUT_EFFECT or value is None:
             continue

@@ -14,7 +14,7 @@ import numpy as np
 from autotune.candidates.lattice import Candidate, Lattice, cell_key, plain_values
 from autotune.demo import resolve_trace
 from autotune.errors import TraceError, UsageError
-from autotune.forecast.forecaster import forecast_cells
+from autotune.forecast.forecaster import forecast_cells, forecast_obstacle
 from autotune.forecast.simulation import Traffic
 from autotune.forecast.sweep import Calibrated
 from autotune.study.confirm import FINISHED
@@ -46,6 +46,7 @@ class Stored:
     baseline: Candidate
     lattice: Lattice
     calibrated: Calibrated | None
+    forecast_obstacle: str | None
     seed: int
 
 
@@ -302,6 +303,7 @@ def _stored(view: StudyView, trace: Trace, budget: Budget | None) -> Stored:
     chosen = own if budget is None else budget
     check_classes(chosen, classes)
     calibration = spec["calibration"]
+    told = (trial.engine.get("forecast_obstacle") for trial in view.trials if trial.engine)
     return Stored(
         trace=trace,
         budget=chosen,
@@ -309,6 +311,7 @@ def _stored(view: StudyView, trace: Trace, budget: Budget | None) -> Stored:
         baseline=known["baseline"],
         lattice=Lattice.from_json(known),
         calibrated=None if calibration is None else Calibrated.from_json(calibration),
+        forecast_obstacle=next(filter(None, told), None),
         seed=known["seed"],
     )
 
@@ -328,9 +331,11 @@ def _screen(
             f"study {view.study.name!r} has no calibration to forecast from",
             hint="tune without --no-calibrate, and with 6 trials or more, measures one",
         )
+    obstacle = forecast_obstacle(study.lattice, study.forecast_obstacle)
     raise UsageError(
-        f"study {view.study.name!r} searches knobs that a simulation does not know",
-        hint="it knows max_num_batched_tokens, max_num_seqs and long_prefill_token_threshold",
+        f"study {view.study.name!r} cannot be forecast: {obstacle}",
+        hint="simulated are max_num_batched_tokens, max_num_seqs and "
+        "long_prefill_token_threshold, on engines of full attention in one pipeline stage",
     )
 
 

@@ -77,6 +77,10 @@ class Job:
         return load_profile(settings.engine).identity if settings.simulated else None
 
     @property
+    def forecast_obstacle(self) -> str | None:
+        return self.info.forecast_obstacle
+
+    @property
     def seed(self) -> int:
         """Of prompts, sampler and draws."""
         return self.settings.seed

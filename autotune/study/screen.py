@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from autotune.engine.protocol import EngineInfo
 from autotune.forecast.choice import HOPELESS, Outlook, look
 from autotune.forecast.compiled import COMPILED
 from autotune.forecast.delivery import delivery_s
-from autotune.forecast.forecaster import Forecasts, forecast_cells, forecastable
+from autotune.forecast.forecaster import Forecasts, forecast_cells, forecast_obstacle
 from autotune.forecast.goal import Goal
 from autotune.forecast.residuals import LEAST_TRUST, Corrected, correct
 from autotune.forecast.simulation import EngineShape, Traffic
@@ -78,6 +78,9 @@ class Studied(Protocol):
 
     @property
     def calibrated(self) -> Calibrated | None: ...
+
+    @property
+    def forecast_obstacle(self) -> str | None: ...
 
     @property
     def seed(self) -> int: ...
@@ -157,7 +160,11 @@ class Screen:
         simulations: Simulations | None = None,
     ) -> Screen | None:
         """Return the screen of a study, None where nothing can be forecast."""
-        if study.calibrated is None or not forecastable(study.lattice):
+        if study.calibrated is None:
+            return None
+        obstacle = forecast_obstacle(study.lattice, study.forecast_obstacle)
+        if obstacle is not None:
+            say(f"searching without forecasts: {obstacle}")
             return None
         return cls(study, yardstick, load_samples, say=say, simulations=simulations)
 
@@ -249,7 +256,7 @@ class Screen:
             f"simulating all {len(self.cells)} candidates, by the steps of {count} "
             f"{'replay' if count == 1 else 'replays'}{slowly}"
         )
-        study, info = self._study, _info(baseline)
+        study, info = self._study, EngineInfo.of_trial(baseline.engine or {})
         arrays = {number: self._load_samples(number) for number in replays}
         shape = shape_of(info, delivery_s=_delivered_s(arrays[baseline.number]))
         times = self._swept(info.capture_sizes).refined(
@@ -348,11 +355,6 @@ def _corrected(
         measured_logs=np.array([logs for _, logs in trials]),
         time_error=simulations.times.error,
     )
-
-
-def _info(trial: TrialRecord) -> EngineInfo:
-    engine = trial.engine or {}
-    return EngineInfo.from_json({field.name: engine[field.name] for field in fields(EngineInfo)})
 
 
 def _counting(rows: Sequence[TrialRecord]) -> list[TrialRecord]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -101,7 +101,7 @@ class Study:
             study = repository.study(name)
             engine = repository.trial(study.id, trial).engine or {}
             steps, arrays = Steps.split(repository.samples(study.id, trial))
-        info = EngineInfo.from_json({each.name: engine[each.name] for each in fields(EngineInfo)})
+        info = EngineInfo.of_trial(engine)
         calibrated = Calibrated.from_json(study.spec["calibration"])
         return cls.of(words, info, calibrated, steps, RequestSamples.from_arrays(arrays))
 

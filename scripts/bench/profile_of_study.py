@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def _stored(
         study = repository.study(given.study_name)
         engine = repository.trial(study.id, given.engine_of).engine or {}
         stored = [Steps.split(repository.samples(study.id, number)) for number in given.replays]
-    info = EngineInfo.from_json({each.name: engine[each.name] for each in fields(EngineInfo)})
+    info = EngineInfo.of_trial(engine)
     replays = [(steps, RequestSamples.from_arrays(arrays)) for steps, arrays in stored]
     return info, study.spec["calibration"], replays
 

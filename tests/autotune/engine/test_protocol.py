@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -32,6 +33,7 @@ def info(kv_cache_tokens: int | None = 65_536) -> EngineInfo:
         kv_cache_tokens=kv_cache_tokens,
         capture_sizes=(1, 2, 4),
         live_obstacle="scheduler_cls is given",
+        forecast_obstacle="pipeline_parallel_size is more than 1",
         work=Work(1e9, 2e4, 3e8, "vllm"),
     )
 
@@ -61,6 +63,13 @@ def test_engine_info_survives_json(kv_cache_tokens: int | None) -> None:
     after = EngineInfo.from_json(json.loads(json.dumps(before.to_json(), allow_nan=False)))
     assert after == before
     assert after.max_model_len == 8192
+
+
+def test_engine_info_of_a_trial_that_was_stored_with_more_and_before_a_field_was_there() -> None:
+    stored = {**info().to_json(), "errors": [], "load": {"steps": 3}}
+    assert EngineInfo.of_trial(stored) == info()
+    del stored["forecast_obstacle"]
+    assert EngineInfo.of_trial(stored) == replace(info(), forecast_obstacle=None)
 
 
 def test_a_schedule_numbers_its_requests() -> None:

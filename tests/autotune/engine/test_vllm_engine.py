@@ -88,6 +88,7 @@ def test_open_limits_get_the_defaults_of_the_server(supervisor: Supervisor) -> N
     assert resolved["scheduling_policy"] == "fcfs"
     # Whatever a simulation goes by.
     assert resolved.keys() >= HONOURED
+    assert described.info.forecast_obstacle is None
     assert described.info.kv_cache_tokens is None
     assert described.flags["max_num_seqs"]["flag"] == "--max-num-seqs"
 

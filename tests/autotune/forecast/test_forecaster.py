@@ -15,7 +15,7 @@ from autotune.forecast.forecaster import (
     FACTORS,
     Forecasts,
     forecast_cells,
-    forecastable,
+    forecast_obstacle,
     log_metrics,
     peak_running,
 )
@@ -194,18 +194,20 @@ def test_what_nobody_can_measure_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ladders", "known"),
+    ("ladders", "obstacle"),
     [
-        ({}, True),
-        ({THRESHOLD: (0, 256)}, True),
-        ({"enforce_eager": (True, False)}, False),
-        ({THRESHOLD: (0, 256), "block_size": (16, 32)}, False),
+        ({}, None),
+        ({THRESHOLD: (0, 256)}, None),
+        ({"enforce_eager": (True, False)}, "a simulation does not know enforce_eager"),
+        ({THRESHOLD: (0, 256), "block_size": (16, 32)}, "a simulation does not know block_size"),
     ],
 )
 def test_a_lattice_with_a_knob_that_nobody_can_simulate(
-    ladders: dict[str, tuple[int, ...]], known: bool
+    ladders: dict[str, tuple[int, ...]], obstacle: str | None
 ) -> None:
-    assert forecastable(Lattice({TOKENS: (256, 512), SEQS: (8, 16), **ladders})) is known
+    lattice = Lattice({TOKENS: (256, 512), SEQS: (8, 16), **ladders})
+    assert forecast_obstacle(lattice, None) == obstacle
+    assert forecast_obstacle(lattice, "LoRA changes it") == "LoRA changes it"
 
 
 def test_a_threshold_makes_other_cells() -> None:

@@ -151,6 +151,14 @@ def test_what_is_refused(
     assert caught.value.failure.failure_class == "refused_argument"
 
 
+def test_an_engine_that_no_simulation_knows_is_refused(opened: Open, tmp_path: Path) -> None:
+    profile = opened().profile
+    info = replace(profile.info, forecast_obstacle="LoRA changes the schedule")
+    other = SimulatedEngines(replace(profile, info=info), seed=0, log_folder=tmp_path)
+    words = "the engine of the profile cpu-tiny-llama cannot be simulated: LoRA changes the"
+    assert (other.validate({})[0] or "").startswith(words)
+
+
 def test_a_start_takes_the_time_of_the_profile_on_no_clock_but_its_own(
     opened: Open, tmp_path: Path
 ) -> None:

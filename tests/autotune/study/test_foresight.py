@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -281,6 +281,28 @@ def test_a_study_without_a_calibration_or_a_baseline(stored: Stored) -> None:
     assert "autotune trials" in error.hint
 
 
+def test_an_engine_that_no_simulation_knows(stored: Stored) -> None:
+    why = "the model has layers with a sliding window of 4096 tokens"
+    trials = [
+        replace(trial, engine={**(trial.engine or {}), "forecast_obstacle": why})
+        for trial in stored.view.trials
+    ]
+    error = refused(replace(stored.view, trials=tuple(trials)), stored)
+    assert error.message == f"study 'whatif' cannot be forecast: {why}"
+    assert "full attention" in error.hint
+
+
+def test_trials_of_before_anybody_asked_for_obstacles(stored: Stored) -> None:
+    def older(engine: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {k: v for k, v in (engine or {}).items() if k != "forecast_obstacle"}
+
+    trials = [replace(trial, engine=older(trial.engine)) for trial in stored.view.trials]
+    view = replace(stored.view, trials=tuple(trials))
+    samples = stored.repository.samples
+    found = Foresight(view, stored.trace, lambda number: samples(view.study.id, number))
+    assert len(found.forecasts) == len(stored.own.forecasts)
+
+
 @pytest.mark.parametrize(("name", "values"), [("block_size", [16, 32]), ("dtype", ["a", "b"])])
 def test_a_knob_that_no_simulation_knows(stored: Stored, name: str, values: list[Any]) -> None:
     study = stored.view.study
@@ -294,7 +316,7 @@ def test_a_knob_that_no_simulation_knows(stored: Stored, name: str, values: list
         },
     )
     error = refused(replace(stored.view, study=study), stored)
-    assert "searches knobs that a simulation does not know" in error.message
+    assert f"cannot be forecast: a simulation does not know {name}" in error.message
     assert THRESHOLD in error.hint
 
 

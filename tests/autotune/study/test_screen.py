@@ -234,8 +234,16 @@ def test_with_a_knob_that_nobody_can_simulate_there_are_no_forecasts(study: Stud
     lattice = replace(
         study.job.lattice, ladders={**study.job.lattice.ladders, "dtype": ("a", "b")}
     )
-    job = replace(study.job, lattice=lattice)
-    assert Screen.of(job, Yardstick.of(job), study.samples.__getitem__) is None
+    job, said = replace(study.job, lattice=lattice), list[str]()
+    assert Screen.of(job, Yardstick.of(job), study.samples.__getitem__, say=said.append) is None
+    assert said == ["searching without forecasts: a simulation does not know dtype"]
+
+
+def test_of_an_engine_that_nobody_can_simulate_there_are_no_forecasts(study: Study) -> None:
+    info = replace(study.job.info, forecast_obstacle="pipeline_parallel_size is more than 1")
+    job, said = replace(study.job, info=info), list[str]()
+    assert Screen.of(job, Yardstick.of(job), study.samples.__getitem__, say=said.append) is None
+    assert said == ["searching without forecasts: pipeline_parallel_size is more than 1"]
 
 
 @pytest.mark.parametrize("numbers", [(), (1,), (1, 2, 3)])
