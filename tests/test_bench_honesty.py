@@ -90,6 +90,7 @@ def test_a_verdict_without_a_winner_is_not_found_and_states_nothing(
     assert found["keep_default_share"]["share"] == 0.5
     assert found["keep_default_of_best_share"]["share"] == 1.0
     assert found["found_share"]["share"] == 0.5
+    assert found["false_gain_share"]["share"] == 0.5
     assert found["set_covers_share"]["share"] == pytest.approx(1 / 3)
     assert found["set_covers_as_good_share"]["share"] == pytest.approx(2 / 3)
     assert found["verdicts"]["better_cell"] == {"knee": 1, "nothing_feasible": 1}

@@ -147,6 +147,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
     ``set_covers_share`` is the share of studies with a winner whose knee set has a cell that is
     truly the best, ``set_covers_as_good_share`` of those whose set has one as good.
+    ``false_gain_share`` is that of best defaults for which a ``knee`` is claimed that is truly
+    no better.
     """
     default, better = ([row for row in rows if row["kind"] == kind] for kind in KINDS)
     won = [row for row in rows if row["winner"] is not None]
@@ -154,6 +156,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "keep_default_share": share([row["verdict"] == "keep_default" for row in default]),
         "keep_default_of_best_share": share([row["verdict"] == "keep_default" for row in strict]),
+        "false_gain_share": share([_falsely_gains(row) for row in default]),
         "found_share": share([row["found"] for row in better]),
         "reliability": reliability(won),
         "overall": calibration(won),
@@ -167,6 +170,10 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
             for kind in KINDS
         },
     }
+
+
+def _falsely_gains(row: Row) -> bool:
+    return row["verdict"] == "knee" and row["regret"] >= row["baseline_regret"] - TIED
 
 
 def _mean(values: Sequence[float]) -> float | None:

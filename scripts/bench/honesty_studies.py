@@ -39,7 +39,7 @@ LOWER = 0.85
 """What one budgeted value of a better cell is of the baseline's, at most."""
 
 REQUESTS = 100, 150
-RATES = 12.0, 22.0
+RATES = 10.0, 20.0
 """Requests of a window, and of a second: between idle and saturated."""
 
 BUDGETS = (
@@ -47,7 +47,7 @@ BUDGETS = (
     ("ttft_p95", "itl_p99"),
     ("ttft_p95", "tpot_p95", "itl_p99"),
 )
-ROOM = 1.05, 1.6
+ROOM = 1.15, 2.0
 """How far above the true values of a cell the limits are."""
 
 EDGE = 0.05
