@@ -24,7 +24,13 @@ def replay(*, late_s: float, limits: dict[str, int] | None = None, **shape: Any)
     lengths = random.integers(1, 40, 30).tolist()
     # Whoever comes later is more urgent, where that counts.
     requests = [
-        TraceRequest(2500.0 * number, length, 3, tuple(range(100, 100 + -(-length // 4))), -number)
+        TraceRequest(
+            timestamp_ms=2500.0 * number,
+            input_length=length,
+            output_length=3,
+            hash_ids=tuple(range(100, 100 + -(-length // 4))),
+            priority=-number,
+        )
         for number, length in enumerate(lengths)
     ]
     trace = Trace.build(requests, block_size=4, prefixes_known=True, source="made up")
