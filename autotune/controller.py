@@ -19,7 +19,7 @@ from autotune.errors import EnvironmentFault, TooManyFailures
 from autotune.study.costs import Fidelity
 from autotune.study.earned import Earned, earn, engine_json
 from autotune.study.job import Job
-from autotune.study.judgement import Judgement, finalists, judge, rivals, verdict_json
+from autotune.study.judgement import Judgement, contested, finalists, judge, rivals, verdict_json
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import (
     GIVEN_UP_AFTER,
@@ -109,6 +109,7 @@ class Controller:
             live=job.live,
             finalists=self._finalists,
             rivals=self._rivals,
+            contested=self._contested,
             screen=self._screen,
         )
         optuna_study.sampler = UntestedCellSampler(
@@ -286,6 +287,10 @@ class Controller:
     def _rivals(self) -> Sequence[Candidate]:
         judgement = self.judge()
         return () if judgement is None else rivals(judgement)
+
+    def _contested(self) -> Sequence[Candidate]:
+        judgement = self.judge()
+        return () if judgement is None else contested(judgement)
 
     def _is_not_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) != cell_key(self._job.baseline)

@@ -36,6 +36,10 @@ RESAMPLES = 300
 _NOISE_SEED = 0
 """Fixed, so that the same trials always give the same verdict."""
 
+LEAST_DEGREES = 3
+"""Degrees of freedom from which repeats tell the noise well enough to go by them alone; below,
+Student's t has no variance either."""
+
 Fidelity = Literal["restart", "live"]
 """How a trial came to its limits: an engine started with them, or a running one changed."""
 
@@ -252,21 +256,27 @@ def draw_costs(
 ) -> F8:
     """Return resampled costs, [resamples, cells, objectives].
 
-    The same blocks of requests are drawn for every trial, since all replay the same rows. The
-    cost of work has no such spread. On top comes the noise between trials, drawn for each cell
-    apart and less the more often it was measured.
+    Once repeats tell the noise between trials, they alone tell candidates apart on this traffic:
+    it is drawn for each cell apart, less the more often that was measured, and as widely spread
+    as Student's t of so many degrees of freedom. Until then the same blocks of requests are drawn
+    for every trial, since all replay the same rows, and the noise comes on top if anything is
+    known of it; the cost of work has no such spread.
     """
-    draws = np.empty((RESAMPLES, len(cells), len(names)))
-    for column, cell in enumerate(cells):
-        logs = [_log_draws(load_samples(n), names, classes) for n in cell.numbers]
-        draws[:, column, :] = np.exp(np.mean(logs, axis=0))
-        draws[:, column, -1] = cell.costs[-1]
+    draws = np.broadcast_to([cell.costs for cell in cells], (RESAMPLES, len(cells), len(names)))
+    if noise is None or noise.degrees < LEAST_DEGREES:
+        draws = draws.copy()
+        for column, cell in enumerate(cells):
+            logs = [_log_draws(load_samples(n), names, classes) for n in cell.numbers]
+            draws[:, column, :-1] = np.exp(np.mean(logs, axis=0))
     if noise is None:
         return draws
     repeats = np.array([len(cell.numbers) for cell in cells])
     sigma = np.nan_to_num(noise.sigma) / np.sqrt(repeats)[:, np.newaxis]
-    deviations = np.random.default_rng(_NOISE_SEED).standard_normal(draws.shape)
-    noisy: F8 = draws * np.exp(sigma * deviations)
+    chances = np.random.default_rng(_NOISE_SEED)
+    deviations = chances.standard_normal(draws.shape)
+    degrees = max(LEAST_DEGREES, noise.degrees)
+    scale = np.sqrt(degrees / chances.chisquare(degrees, (RESAMPLES, 1, 1)))
+    noisy: F8 = draws * np.exp(sigma * scale * deviations)
     return noisy
 
 
@@ -276,7 +286,7 @@ def _log_draws(
     samples = RequestSamples.from_arrays(request_arrays(arrays))
     columns = [_draws_of(samples, name, classes) for name in names[:-1]]
     with np.errstate(divide="ignore"):
-        return np.log(np.stack([*columns, np.ones(RESAMPLES)], axis=1))
+        return np.log(np.stack(columns, axis=1))
 
 
 def _draws_of(samples: RequestSamples, name: str, classes: Sequence[LengthClass]) -> F8:

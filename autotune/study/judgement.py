@@ -37,6 +37,9 @@ Code = Literal["knee", "keep_default", "nothing_feasible", "not_converged"]
 CONVERGED_COST = 0.03
 """Expected opportunity cost, in widths of the budget, up to which a knee counts as found."""
 
+KEEPING_COST = 0.05
+"""The same of a baseline that nothing is shown to beat by more than ``CONVERGED_COST``."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
@@ -202,6 +205,23 @@ def rivals(judgement: Judgement) -> list[Candidate]:
     ]
 
 
+def contested(judgement: Judgement) -> list[Candidate]:
+    """Return who cannot be told apart yet: the winner so far, the baseline and their rivals.
+
+    Nobody once the winner is as good as the best, within ``CONVERGED_COST``, in 95 of 100 draws,
+    or while nothing keeps the budget.
+    """
+    chosen, certainty = judgement.chosen, judgement.certainty
+    if chosen is None or certainty is None:
+        return []
+    if judgement.code != "not_converged" and certainty.regret_bound <= CONVERGED_COST:
+        return []
+    found = [chosen.candidate]
+    if judgement.baseline not in (None, judgement.winner):
+        found.append(judgement.cells[judgement.baseline].candidate)
+    return [*found, *rivals(judgement)]
+
+
 def _anchors(budget: Budget, names: Sequence[str]) -> F8:
     """Return the strictest limit of each objective, NaN where there is none."""
     limits = [
@@ -284,11 +304,12 @@ def _rule(
     if base is not None and draws.eligible[base] and gain is not None:
         estimate, bounds = gain
         within_noise = noise_of_gain is not None and estimate <= noise_of_gain
-        if knee.cell == base or within_noise or (bounds.low is not None and bounds.low <= 0):
+        small = bounds.low is not None and bounds.low <= CONVERGED_COST
+        if knee.cell == base or within_noise or small:
             # That a gain is not shown does not show that there is none, and what noise hides
             # entirely, and so does not count, least of all.
             keeping = draws.certainty(base, of_all=True)
-            if keeping.expected_opportunity_cost <= CONVERGED_COST:
+            if keeping.expected_opportunity_cost <= KEEPING_COST:
                 return _Ruling("keep_default", base, keeping)
             return _Ruling("not_converged", knee.cell, best, too_noisy=within_noise)
     settled = best.expected_opportunity_cost <= CONVERGED_COST

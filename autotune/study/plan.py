@@ -37,6 +37,9 @@ GIVEN_UP_AFTER = 2
 DOUBTED_REPEATS = 2
 """How often, at most, what luck may have made the best is measured again."""
 
+CONTESTED_REPEATS = 8
+"""Restarts of a candidate after which more of them would not tell it from its rivals either."""
+
 STARTS_SHARE = 3
 """At most one trial in so many is spent on rules of thumb."""
 
@@ -96,6 +99,8 @@ class Plan:
         finalists: the cells other than the baseline that may be confirmed, the best first;
             asked in studies with live trials.
         rivals: who else may be the best by what was measured, the likeliest first.
+        contested: who cannot be told apart yet, the winner so far first; nobody once the
+            verdict is settled.
         screen: forecasts of the cells, None where there are none.
     """
 
@@ -107,6 +112,7 @@ class Plan:
     live: bool = False
     finalists: Callable[[], Sequence[Candidate]] = tuple
     rivals: Callable[[], Sequence[Candidate]] = tuple
+    contested: Callable[[], Sequence[Candidate]] = tuple
     screen: Screening | None = None
 
     def next_step(self, rows: Sequence[TrialRecord]) -> Step | None:
@@ -136,7 +142,12 @@ class Plan:
         )
 
     def _ending(self, rows: Sequence[TrialRecord]) -> Step | None:
-        return self._doubted(rows) or self._confirm(rows) or self._rival(rows)
+        return (
+            self._doubted(rows)
+            or self._confirm(rows)
+            or self._rival(rows)
+            or self._contested(rows)
+        )
 
     def settled(self, rows: Sequence[TrialRecord]) -> bool:
         """Whether forecasts expect nothing better of what was not tried."""
@@ -227,6 +238,24 @@ class Plan:
         rival = next(left, None)
         return None if rival is None else self._again(rows, rival)
 
+    def _contested(self, rows: Sequence[TrialRecord]) -> Step | None:
+        """Measure again who cannot be told apart, the least measured first."""
+        counts = {
+            cell_key(each): sum(
+                row.fidelity == "restart" and row.state in FINISHED for row in _of(rows, each)
+            )
+            for each in self.contested()
+        }
+        able = [
+            each
+            for each in self.contested()
+            if counts[cell_key(each)] < CONTESTED_REPEATS
+            and not given_up([row for row in _of(rows, each) if row.phase == "confirm"])
+        ]
+        if not able:
+            return None
+        return self._again(rows, min(able, key=lambda each: counts[cell_key(each)]))
+
     def _restarts_alone(self, rows: Sequence[TrialRecord]) -> bool:
         return not self._searches_live and all(row.fidelity == "restart" for row in rows)
 
@@ -255,6 +284,11 @@ class Plan:
 
     def _again(self, rows: Sequence[TrialRecord], candidate: Candidate) -> Step:
         return Step("confirm", candidate, replicate_of=first_trial(rows, candidate))
+
+
+def _of(rows: Sequence[TrialRecord], candidate: Candidate) -> list[TrialRecord]:
+    key = cell_key(candidate)
+    return [row for row in rows if cell_key(row.candidate) == key]
 
 
 def is_search(row: TrialRecord, rows: Sequence[TrialRecord]) -> bool:

@@ -44,7 +44,7 @@ from autotune.simulated.cutting import cut_at_loss
 from autotune.study import screen
 from autotune.study.earned import earn, engine_json
 from autotune.study.job import Job
-from autotune.study.judgement import Judgement, finalists, judge, rivals
+from autotune.study.judgement import Judgement, contested, finalists, judge, rivals
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan, is_search
 from autotune.study.runner import Result
@@ -285,6 +285,7 @@ class ProductSearch:
             live=job.live,
             finalists=self._finalists,
             rivals=self._rivals,
+            contested=self._contested,
             screen=screen.Screen.of(job, bench.yardstick, self._arrays.__getitem__),
         )
         self._study = optuna.create_study(
@@ -383,6 +384,10 @@ class ProductSearch:
     def _rivals(self) -> Sequence[Candidate]:
         judged = self.judge()
         return () if judged is None else rivals(judged)
+
+    def _contested(self) -> Sequence[Candidate]:
+        judged = self.judge()
+        return () if judged is None else contested(judged)
 
     def _is_not_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) != cell_key(BASELINE)

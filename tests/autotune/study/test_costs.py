@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autotune.study.costs import (
+    LEAST_DEGREES,
     WORK_COST,
     Noise,
     costs_of,
@@ -203,15 +204,31 @@ def test_infinite_costs_say_nothing_of_noise() -> None:
     assert noise.degrees == 1
 
 
-def test_draws_have_the_noise_between_repeats() -> None:
+def test_few_repeats_add_their_noise_to_that_of_requests() -> None:
     study = Measured()
     study.add(limits(512), Speed(100, 10))
     cells = gather_cells(study.trials, NO_BUDGET, NAMES)
-    noise = Noise(np.array([0.0, 0.0, 0.3]), degrees=3)
+    noise = Noise(np.array([0.0, 0.0, 0.3]), degrees=LEAST_DEGREES - 1)
     draws = draw_costs(cells, study.samples.__getitem__, NAMES, (), noise)
     quiet = draw_costs(cells, study.samples.__getitem__, NAMES, (), None)
     assert draws[:, 0, :2] == pytest.approx(quiet[:, 0, :2])
-    assert np.log(draws[:, 0, 2]).std() == pytest.approx(0.3, rel=0.2)
+    # As Student's t of three degrees, whose median is that of wider tails.
+    assert np.median(np.abs(np.log(draws[:, 0, 2] / cells[0].costs[2]))) == pytest.approx(
+        0.3 * 0.765, rel=0.2
+    )
+
+
+def test_repeats_that_tell_the_noise_are_all_that_is_drawn() -> None:
+    study = Measured()
+    for seed in range(4):
+        study.add(limits(512), Speed(100, 10), seed=seed)
+    cells = gather_cells(study.trials, NO_BUDGET, NAMES)
+    noise = Noise(np.array([0.2, 0.0, 0.0]), degrees=60)
+    draws = draw_costs(cells, study.samples.__getitem__, NAMES, (), noise)
+    spread = np.log(draws[:, 0] / cells[0].costs).std(axis=0)
+    # Less by the root of how often the cell was measured.
+    assert spread[0] == pytest.approx(0.1, rel=0.15)
+    assert spread[1:].tolist() == [0, 0]
 
 
 def test_bounds_of_a_cell_hold_for_each_of_its_trials() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.candidates.lattice import Candidate, cell_key
-from autotune.study.plan import Plan, Step, finished_trials, is_search
+from autotune.study.plan import CONTESTED_REPEATS, Plan, Step, finished_trials, is_search
 from storage.records import FinishedState, TrialRecord
 from tests.autotune.study.records import limits, record
 from tests.autotune.study.test_plan import BASELINE, LATTICE, STARTS, STATES, drive, phases
@@ -56,6 +56,7 @@ def plan_of(
     live: bool = False,
     finalist: bool = True,
     rivals: Sequence[Candidate] = (),
+    contested: Sequence[Candidate] = (),
 ) -> Plan:
     best = limits(512, 32) if finalist else None
     return Plan(
@@ -67,6 +68,7 @@ def plan_of(
         live=live,
         finalists=lambda: (best,) if best else (),
         rivals=lambda: rivals,
+        contested=lambda: contested,
         screen=forecast,
     )
 
@@ -146,6 +148,30 @@ def test_who_else_may_be_best_is_confirmed_while_trials_are_left(live: bool, tri
 def test_a_rival_is_confirmed_only_once_the_search_has_ended() -> None:
     rows = drive_with_fidelity(plan_of(9, Forecast(ORDER), live=True, rivals=ORDER[1:3]))
     assert [row.candidate for row in rows if row.phase == "confirm"] == [ORDER[0], BASELINE]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_who_cannot_be_told_apart_is_measured_again_in_turn(live: bool) -> None:
+    best = ORDER[0]
+    plan = plan_of(
+        11, Forecast(ORDER, settled_after=5 if live else 4), live=live, contested=[best, BASELINE]
+    )
+    rows = drive_with_fidelity(plan)
+    assert finished_trials(rows) == 11
+    again = [row for row in rows if row.phase == "confirm"]
+    assert {row.fidelity for row in again} == {"restart"}
+    counts = [
+        sum(row.fidelity == "restart" and row.candidate == each for row in rows)
+        for each in (best, BASELINE)
+    ]
+    assert abs(counts[0] - counts[1]) <= 1
+
+
+def test_more_repeats_end_where_they_tell_nothing_any_more() -> None:
+    contested = [ORDER[0], BASELINE]
+    rows = drive_with_fidelity(plan_of(100, Forecast(ORDER, settled_after=4), contested=contested))
+    counts = [sum(row.candidate == each for row in rows) for each in contested]
+    assert counts == [CONTESTED_REPEATS, CONTESTED_REPEATS]
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -236,7 +262,9 @@ def test_a_study_with_forecasts_ends_and_follows_from_its_rows_alone(
 ) -> None:
     def plan() -> Plan:
         forecast = Forecast(ORDER, *after, doubted_below)
-        return plan_of(trials, forecast, live=live, rivals=ORDER[1:3])
+        return plan_of(
+            trials, forecast, live=live, rivals=ORDER[1:3], contested=[ORDER[1], BASELINE]
+        )
 
     rows = drive_with_fidelity(plan(), ["complete", *outcomes])
     assert plan().next_step(rows) is None
