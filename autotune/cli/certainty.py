@@ -10,7 +10,7 @@ from autotune.cli.changes import objective
 from autotune.cli.steadiness import steadiness_lines
 from autotune.cli.tables import figure, joined, limits
 from autotune.study.costs import RESAMPLES
-from autotune.study.judgement import CONVERGED_COST
+from autotune.study.judgement import CONVERGED_COST, KEEPING_COST
 from objectives.budget import margins
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def _of_winner(judgement: Judgement, winner: int, certainty: Certainty) -> Itera
     settled = f"up to {100 * CONVERGED_COST:.0f} % counts as settled"
     if judgement.code == "keep_default":
         yield from _seemed(judgement, winner)
-        yield f"Keeping it loses {loss} {_way(judgement)} on average; {settled}."
+        kept = f"up to {100 * KEEPING_COST:.0f} % is no reason to change"
+        yield f"Keeping it loses {loss} {_way(judgement)} on average; {kept}."
     elif cost > CONVERGED_COST:
         yield f"That leaves too much at stake: on average {loss} {_way(judgement)}; {settled}."
     elif cost >= _WORTH_SAYING:
@@ -98,8 +99,9 @@ def _seemed(judgement: Judgement, winner: int) -> Iterator[str]:
     knee = judgement.knee
     if knee is not None and knee.cell != winner and judgement.gain is not None:
         best = limits(judgement.cells[knee.cell].candidate)
-        gain = gain_text(judgement, judgement.gain)
-        yield f"{best} seemed to gain {gain}, which is within the noise."
+        low = judgement.gain[1].low
+        why = "within the noise" if low is None or low <= 0 else "too little to change for"
+        yield f"{best} seemed to gain {gain_text(judgement, judgement.gain)}, which is {why}."
 
 
 def _of_nothing(judgement: Judgement) -> str:

@@ -239,7 +239,7 @@ def _failed(cell: Cell) -> str:
 def _headline(judgement: Judgement, chosen: Cell, cut: bool) -> str:
     name = limits(chosen.candidate)
     if judgement.code == "keep_default":
-        return f"Keep what you have: {name} is as good as anything that was tried."
+        return f"Keep what you have: nothing that was tried is shown to be worth changing {name}."
     if len(judgement.cells) == 1:
         whole = " to the end" if cut else ""
         return f"Not converged: {name} is the only candidate that was measured{whole}."

@@ -61,7 +61,7 @@ def test_a_knee() -> None:
 def test_a_default_that_is_kept() -> None:
     cells = (cell(limits(2048), 95.0, 9.6, diagnosis=LIGHT), *CELLS[1:])
     assert verdict_lines(judgement("keep_default", winner=0, cells=cells)) == [
-        "Keep what you have: 2048/64 is as good as anything that was tried.",
+        "Keep what you have: nothing that was tried is shown to be worth changing 2048/64.",
         "ttft_p95 is 95.0 ms of 300.0 allowed (with 95 % confidence at most 290.0).",
         "tpot_p95 is 9.6 ms of 16.0 allowed (with 95 % confidence at most 15.0).",
         "The budget is kept: the upper bounds are within it too.",
@@ -72,11 +72,11 @@ def test_a_default_that_is_kept() -> None:
         ),
         (
             "512/64 seemed to gain 31 % of the way from your limits to the best seen "
-            "(90 % interval 20 to 40 %), which is within the noise."
+            "(90 % interval 20 to 40 %), which is too little to change for."
         ),
         (
             "Keeping it loses 1.2 % of the way from your limits to the best seen on average; up "
-            "to 3 % counts as settled."
+            "to 5 % is no reason to change."
         ),
         UNREPEATED,
         "Next: nothing to change.",

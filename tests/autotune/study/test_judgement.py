@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from autotune.candidates.lattice import TOKENS
-from autotune.study.judgement import CONVERGED_COST, Judgement, judge, verdict_json
+from autotune.study.judgement import (
+    CONVERGED_COST,
+    KEEPING_COST,
+    Judgement,
+    contested,
+    judge,
+    verdict_json,
+)
 from objectives.errors import ObjectiveError
 from objectives.limits import parse_budget
 from tests.autotune.study.records import Measured, limits, record
@@ -81,6 +88,39 @@ def test_a_gain_within_the_replicate_noise_is_no_gain() -> None:
     assert judgement.code == "keep_default"
     assert judgement.certainty is not None
     assert 0 < judgement.certainty.expected_opportunity_cost <= CONVERGED_COST
+
+
+def test_a_gain_that_is_shown_but_small_is_no_reason_to_change() -> None:
+    """Each is measured twice, with hardly any noise."""
+    study = Measured(budget="ttft_p95:300 tpot_p95:30")
+    for speed in (Speed(100, 10), Speed(100.1, 10.01)) * 2:
+        study.add(BASELINE, speed)
+    for speed in (Speed(97, 9.7), Speed(97.1, 9.71)):
+        study.add(limits(512), speed)
+    judgement = judged(study)
+    assert judgement.gain is not None
+    estimate, bounds = judgement.gain
+    assert bounds.low is not None
+    assert 0 < bounds.low < CONVERGED_COST
+    assert estimate < KEEPING_COST
+    assert judgement.code == "keep_default"
+    assert contested(judgement) == []
+
+
+def test_the_knee_the_baseline_and_its_rivals_are_contested_while_nothing_is_settled() -> None:
+    study = Measured(budget="ttft_p95:300 tpot_p95:30")
+    for slower in (1.0, 1.2):
+        study.add(BASELINE, Speed(110 * slower, 11 * slower))
+        study.add(limits(512), Speed(100 * slower, 10 * slower))
+    study.add(limits(768), Speed(108, 10.8))
+    study.add(limits(1024), Speed(290, 29))
+    judgement = judged(study)
+    assert judgement.chosen is not None
+    found = contested(judgement)
+    assert found[0] == judgement.chosen.candidate
+    assert BASELINE in found
+    assert limits(1024) not in found
+    assert contested(judged(searched(budget="ttft_p95:1"))) == []
 
 
 @pytest.mark.parametrize("other", [Speed(105, 10.2), Speed(100, 10), Speed(85, 8.5)])
