@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.candidates.lattice import SEQS, TOKENS, half_octaves
+from autotune.candidates.lattice import SEQS, TOKENS, half_octaves, integer
 from autotune.cli.advice import held_back, next_lines, upper_bound
 from autotune.cli.caveats import caveat_lines
 from autotune.cli.certainty import certainty_lines, gain_text, largest_spread
@@ -168,11 +168,25 @@ def _lines(judgement: Judgement, cut: bool) -> Iterator[str]:
     yield from _against_baseline(judgement, chosen)
     held, shown = held_back(judgement, judgement.winner)
     yield from held
+    yield from _cap_unreached(judgement, chosen)
     if judgement.code == "knee":
         yield from _trades(judgement, shown)
     yield from _spoilt(judgement)
     yield from certainty_lines(judgement)
     yield from _left_out(judgement)
+
+
+def _cap_unreached(judgement: Judgement, chosen: Cell) -> Iterator[str]:
+    """Say that a cap below the baseline's was won by chance, where it was never reached."""
+    if judgement.baseline is None or chosen.peak_running is None:
+        return
+    cap = integer(chosen.candidate[SEQS])
+    usual = integer(judgement.cells[judgement.baseline].candidate[SEQS])
+    if chosen.peak_running < cap < usual:
+        yield (
+            f"At most {chosen.peak_running} requests ran at once, so that {SEQS} made no "
+            f"difference here: {usual} as before does the same, and leaves room for more traffic."
+        )
 
 
 def _nothing(judgement: Judgement) -> Iterator[str]:

@@ -68,6 +68,8 @@ class Cell:
         live_numbers: of its live trials, sentinels included, whether or not the figures are
             theirs.
         live_log_costs: [live trials, objectives].
+        peak_running: the most requests that ever ran at once in the trials of the figures, None
+            if nothing was recorded.
     """
 
     candidate: Candidate
@@ -83,6 +85,7 @@ class Cell:
     fidelity: Fidelity = "restart"
     live_numbers: tuple[int, ...] = ()
     live_log_costs: F8 = field(default_factory=lambda: np.empty((0, OBJECTIVES)))
+    peak_running: int | None = None
 
     @property
     def live(self) -> bool:
@@ -179,6 +182,14 @@ def _cell(
         fidelity="live" if group[0].fidelity == "live" else "restart",
         live_numbers=tuple(trial.number for trial in live),
         live_log_costs=_log_costs([trial.metrics or {} for trial in live], names),
+        peak_running=_peak_running(group),
+    )
+
+
+def _peak_running(group: Sequence[TrialRecord]) -> int | None:
+    loads = [(trial.engine or {}).get("load") for trial in group]
+    return max(
+        (int(load["peak_running"]) for load in loads if load and load["steps"]), default=None
     )
 
 

@@ -33,6 +33,7 @@ def cell(
     failed_requests: int = 0,
     diagnosis: Json | None = None,
     fidelity: Fidelity = "restart",
+    peak_running: int | None = None,
 ) -> Cell:
     costs = np.array([ttft_ms, tpot_ms, 1000 / rate])
     return Cell(
@@ -49,6 +50,7 @@ def cell(
         failed_requests=failed_requests,
         diagnosis=diagnosis,
         fidelity=fidelity,
+        peak_running=peak_running,
     )  # fmt: skip
 
 

@@ -58,6 +58,21 @@ def test_a_knee() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("cap", "peak", "said"), [(16, 11, True), (16, 16, False), (64, 11, False), (16, None, False)]
+)
+def test_a_smaller_cap_that_was_never_reached_is_no_merit(
+    cap: int, peak: int | None, said: bool
+) -> None:
+    chosen = cell(limits(512, cap), 180.0, 9.4, rate=1100, peak_running=peak)
+    lines = verdict_lines(judgement("knee", winner=1, cells=(CELLS[0], chosen, CELLS[2])))
+    line = (
+        "At most 11 requests ran at once, so that max_num_seqs made no difference here: 64 as "
+        "before does the same, and leaves room for more traffic."
+    )
+    assert (line in lines) is said
+
+
 def test_a_default_that_is_kept() -> None:
     cells = (cell(limits(2048), 95.0, 9.6, diagnosis=LIGHT), *CELLS[1:])
     assert verdict_lines(judgement("keep_default", winner=0, cells=cells)) == [
