@@ -53,9 +53,9 @@ def forecast(
     import json
     import os
 
+    from autotune.cli.foreseen import foresight_of
     from autotune.cli.words import simulation_lines
     from autotune.errors import UsageError
-    from autotune.study.foresight import Foresight, stored_traffic
     from autotune.study.view import load_view, other_budget
     from storage.codec import plain
     from storage.database import resolve_url
@@ -66,16 +66,12 @@ def forecast(
     limits = None if candidate is None else _limits(candidate)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
         view = load_view(repository, study_name)
-        foresight = Foresight(
-            view,
-            stored_traffic(view, trace),
-            lambda number: repository.samples(view.study.id, number),
-            budget=None if budget is None else other_budget(view.study, budget),
-        )
+        judged_by = None if budget is None else other_budget(view.study, budget)
+        for line in simulation_lines(view.study):
+            typer.echo(line, err=True)
+        foresight = foresight_of(view, repository, trace, budget=judged_by)
     # A further knob stays as the baseline has it.
     chosen = None if limits is None else {**foresight.study.baseline, **limits}
-    for line in simulation_lines(view.study):
-        typer.echo(line, err=True)
     if output_format is OutputFormat.JSON:
         body = plain(_json(view, foresight, chosen, load, top), name="forecast")
         typer.echo(json.dumps(body, allow_nan=False))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
+
 from autotune.cli.tables import limits
 from autotune.errors import AutotuneError
 from autotune.forecast.forecast_words import metrics_line, trust_line
@@ -12,13 +14,14 @@ from autotune.study.foresight import Foresight, stored_traffic
 from autotune.study.judgement import CONVERGED_COST
 from autotune.study.screen import Simulations
 from autotune.study.view import StudyView
+from objectives.limits import Budget
 from storage.repository import Repository
 
 
 def forecast_of_others(view: StudyView, repository: Repository, trace: Path | None) -> list[str]:
     """Return what is forecast of candidates that were not measured, or why nothing is."""
     try:
-        foresight = _foresight(view, repository, trace)
+        foresight = foresight_of(view, repository, trace)
     except AutotuneError as error:
         return [f"No forecasts of other candidates: {error.message}."]
     trust = foresight.looked.outlook.trust
@@ -34,16 +37,32 @@ def forecast_of_others(view: StudyView, repository: Repository, trace: Path | No
     return [f"Forecast, not measured: {limits(best.candidate)} may be better{kept}: {found}."]
 
 
-def _foresight(
+def foresight_of(
     view: StudyView,
     repository: Repository,
     trace: Path | None,
+    *,
+    budget: Budget | None = None,
     simulations: Simulations | None = None,
 ) -> Foresight:
+    """Return forecasts of a stored study; what takes long is said on stderr.
+
+    Args:
+        view: the study.
+        repository: has the samples.
+        trace: what the study replayed, where it has moved.
+        budget: to judge by, None for the study's own.
+        simulations: of this study by this budget, made before; None if there are none.
+
+    Raises:
+        AutotuneError: it cannot be forecast.
+    """
     return Foresight(
         view,
         stored_traffic(view, trace),
         lambda number: repository.samples(view.study.id, number),
+        budget=budget,
+        say=lambda line: typer.echo(line, err=True),
         simulations=simulations,
     )
 
@@ -56,7 +75,7 @@ def last_words_of(
     ``simulations`` are those of its search, None where it made none.
     """
     try:
-        return last_words(_foresight(view, repository, None, simulations))
+        return last_words(foresight_of(view, repository, None, simulations=simulations))
     except AutotuneError:
         return []
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.candidates.lattice import cell_key
+from autotune.cli.foreseen import foresight_of
 from autotune.cli.tables import limits
 from autotune.errors import AutotuneError
 from autotune.forecast.forecast_words import metrics_line, trust_line
 from autotune.forecast.residuals import LEAST_TRUST
 from autotune.study.counted import breaks_for_certain, censored
-from autotune.study.foresight import Forecast, Foresight, stored_traffic
+from autotune.study.foresight import Forecast, Foresight
 from objectives.classes import parse_classes
 
 if TYPE_CHECKING:
@@ -40,11 +41,7 @@ def likeliest_lines(
     given = view.study.spec["budget"]
     measure = f"autotune tune with --budget '{given}' and a higher --trials"
     try:
-        foresight = Foresight(
-            view,
-            stored_traffic(view, trace),
-            lambda number: repository.samples(view.study.id, number),
-        )
+        foresight = foresight_of(view, repository, trace)
     except AutotuneError as error:
         why = f"{error.message}; {error.hint}" if error.hint else error.message
         return [f"No forecasts of other candidates: {why}.", f"To search on: {measure}."]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -90,6 +90,7 @@ class Foresight:
         trace: what its trials replayed.
         load_samples: returns the arrays of a trial.
         budget: to judge by, None for the study's own.
+        say: told when all candidates are simulated, which takes seconds to minutes.
         simulations: of this study by this budget, made before; None if there are none.
 
     Raises:
@@ -103,11 +104,18 @@ class Foresight:
         load_samples: LoadSamples,
         *,
         budget: Budget | None = None,
+        say: Callable[[str], None] = lambda _: None,
         simulations: Simulations | None = None,
     ) -> None:
         self._view = view
         self.study = _stored(view, trace, budget)
-        self._screen = _screen(view, self.study, load_samples, simulations)
+        self._screen = Screen(
+            self.study,
+            _yardstick(view, self.study),
+            load_samples,
+            say=say,
+            simulations=simulations,
+        )
         looked = self._screen.look(view.trials)
         if looked is None:
             raise UsageError(
@@ -316,27 +324,23 @@ def _stored(view: StudyView, trace: Trace, budget: Budget | None) -> Stored:
     )
 
 
-def _screen(
-    view: StudyView, study: Stored, load_samples: LoadSamples, simulations: Simulations | None
-) -> Screen:
-    own = next((t.engine for t in view.trials if t.state == "complete" and t.engine), None)
-    work = None if own is None or own["work"] is None else Work.from_json(own["work"])
-    best = None if study.calibrated is None else study.calibrated.calibration.best_flops_per_s
-    yardstick = Yardstick(study.budget, study.classes, study.baseline, work, best)
-    screen = Screen.of(study, yardstick, load_samples, simulations=simulations)
-    if screen is not None:
-        return screen
+def _yardstick(view: StudyView, study: Stored) -> Yardstick:
     if study.calibrated is None:
         raise UsageError(
             f"study {view.study.name!r} has no calibration to forecast from",
             hint="tune without --no-calibrate, and with 6 trials or more, measures one",
         )
     obstacle = forecast_obstacle(study.lattice, study.forecast_obstacle)
-    raise UsageError(
-        f"study {view.study.name!r} cannot be forecast: {obstacle}",
-        hint="simulated are max_num_batched_tokens, max_num_seqs and "
-        "long_prefill_token_threshold, on engines of full attention in one pipeline stage",
-    )
+    if obstacle is not None:
+        raise UsageError(
+            f"study {view.study.name!r} cannot be forecast: {obstacle}",
+            hint="simulated are max_num_batched_tokens, max_num_seqs and "
+            "long_prefill_token_threshold, on engines of full attention in one pipeline stage",
+        )
+    own = next((t.engine for t in view.trials if t.state == "complete" and t.engine), None)
+    work = None if own is None or own["work"] is None else Work.from_json(own["work"])
+    best = study.calibrated.calibration.best_flops_per_s
+    return Yardstick(study.budget, study.classes, study.baseline, work, best)
 
 
 def _known(value: float) -> float | None:

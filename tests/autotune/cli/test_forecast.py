@@ -56,6 +56,7 @@ def test_a_list_of_candidates_with_what_was_measured_marked(forecast: Forecast) 
     ran = forecast()
     assert ran.code == 0
     assert ran.err.startswith(LINE)
+    assert ran.err.splitlines()[1].startswith("simulating all 8 candidates, by the steps of 4 rep")
     rows = rows_of(ran)
     assert len({row[0] for row in rows}) == len(rows) == 8
     assert {row[0] for row in rows if row[-1] == "measured"} == set(MEASURED)
