@@ -11,8 +11,12 @@ import typer
 from autotune.cli.options import Storage, StudyName
 
 if TYPE_CHECKING:
+    from autotune.study.judgement import Judgement
     from autotune.study.view import StudyView
     from storage.repository import Repository
+
+
+_SEE_TRIALS = "autotune trials shows what happened"
 
 
 class ExportFormat(StrEnum):
@@ -56,13 +60,14 @@ def best(
 ) -> None:
     """Export the best configuration with its evidence.
 
-    Exit code 3 if nothing keeps the budget, or what does was measured live only. With --budget it
-    also says what is forecast of candidates that were never measured.
+    Exit code 3 if nothing keeps the budget, or what does was measured live only. With --budget the
+    whole verdict goes to stderr, with what is forecast of candidates that were never measured.
     """
     import os
 
+    from autotune.cli.best_words import verdict_and_advice
     from autotune.cli.files import write_text
-    from autotune.cli.words import simulation_lines, study_verdict
+    from autotune.cli.words import simulation_lines
     from autotune.errors import NothingFeasible, UsageError
     from autotune.export.render import render
     from autotune.study.view import load_view, make_export
@@ -79,16 +84,21 @@ def best(
         check_destination(output)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
         view = load_view(repository, study_name, budget=budget)
-        foreseen = [] if budget is None else _foreseen(view, repository, trace)
-    judgement = view.judgement
-    if judgement is None:
-        raise UsageError(
-            f"study {view.study.name!r} has no finished trial yet",
-            hint="autotune trials shows what happened",
-        )
-    lines = study_verdict(view)
+        judgement = view.judgement
+        if judgement is None:
+            raise UsageError(
+                f"study {view.study.name!r} has no finished trial yet",
+                hint=_SEE_TRIALS,
+            )
+        (headline, *reasons), advice = verdict_and_advice(view, judgement, budget)
+        if budget is not None:
+            told = reasons if judgement.chosen is None else [headline, *reasons, *advice]
+            _say([*simulation_lines(view.study), *told])
+            _say(_foreseen(view, judgement, repository, trace))
+            reasons = []
     if judgement.chosen is None:
-        raise NothingFeasible(lines[0], hint=" ".join([*foreseen, *lines[1:]]))
+        hint = " ".join([*reasons, *advice]).removeprefix("Next: ")
+        raise NothingFeasible(headline, hint=hint or _SEE_TRIALS)
     text = render(
         make_export(view, judgement.chosen),
         output_format.value,
@@ -98,20 +108,24 @@ def best(
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
-    for line in [*simulation_lines(view.study), lines[0], *foreseen]:
-        typer.echo(line, err=True)
+    if budget is None:
+        _say([*simulation_lines(view.study), headline])
     if output is not None:
-        typer.echo(f"wrote {output}", err=True)
+        _say([f"wrote {output}"])
 
 
-def _foreseen(view: StudyView, repository: Repository, trace: Path | None) -> list[str]:
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(line, err=True)
+
+
+def _foreseen(
+    view: StudyView, judgement: Judgement, repository: Repository, trace: Path | None
+) -> list[str]:
     """Return what forecasts add to a verdict under another budget."""
     from autotune.cli.foreseen import forecast_of_others
     from autotune.cli.likeliest import likeliest_lines
 
-    judgement = view.judgement
-    if judgement is None:
-        return []
     nothing_keeps_it = judgement.chosen is None and judgement.unconfirmed is None
     if nothing_keeps_it and judgement.budget.limits:
         return likeliest_lines(view, judgement.budget, repository, trace)

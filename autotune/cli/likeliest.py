@@ -1,4 +1,4 @@
-"""Where nothing that was measured keeps a budget: what may, by forecast, and how to find out."""
+"""Where nothing that was measured keeps a budget: what may, by forecast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def likeliest_lines(
 ) -> list[str]:
     """Return which unmeasured candidate is likeliest to keep a budget that no measured one keeps.
 
-    Or why nothing is forecast; either way with what would measure it.
+    Or why nothing is forecast.
 
     Args:
         view: the study, judged by ``budget``.
@@ -38,17 +38,15 @@ def likeliest_lines(
         repository: has the samples.
         trace: what the study replayed, where it has moved.
     """
-    given = view.study.spec["budget"]
-    measure = f"autotune tune with --budget '{given}' and a higher --trials"
     try:
         foresight = foresight_of(view, repository, trace)
     except AutotuneError as error:
         why = f"{error.message}; {error.hint}" if error.hint else error.message
-        return [f"No forecasts of other candidates: {why}.", f"To search on: {measure}."]
+        return [f"No forecasts of other candidates: {why}."]
     best = max(_open(view, budget, foresight), key=_chance, default=None)
     if best is None:
         return ["No candidate is left that was not measured."]
-    return [*_named(best, foresight.looked.outlook.trust), f"To have it measured: {measure}."]
+    return list(_named(best, foresight.looked.outlook.trust))
 
 
 def _open(view: StudyView, budget: Budget, foresight: Foresight) -> Iterator[Forecast]:

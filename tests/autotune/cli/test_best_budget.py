@@ -70,7 +70,7 @@ def test_what_is_exported_was_measured_and_what_is_forecast_says_so(best: Best) 
     ran = best("--budget", "ttft_p95:150 itl_p99:60")
     assert limits_of(ran) == (2048, 128)
     assert "# simulated: cpu-tiny-llama\n" in ran.out
-    assert ran.err.startswith("simulating all 8 candidates, by the steps of ")
+    assert "\nsimulating all 8 candidates, by the steps of " in ran.err
     line = ran.err.splitlines()[-1]
     assert line.startswith("Forecast, not measured: 1024/128 may be better, keeps the budget with")
     assert "itl_p99 42.4 (" in line
@@ -80,20 +80,42 @@ def test_what_is_exported_was_measured_and_what_is_forecast_says_so(best: Best) 
     )
 
 
-def test_where_nothing_keeps_it_the_exit_code_says_so_and_the_hint_has_the_forecast(
+def test_the_whole_verdict_is_told_before_what_is_forecast(best: Best) -> None:
+    ran = best("--budget", LOOSER)
+    lines = ran.err.splitlines()
+    assert lines[0].startswith("No engine was run, ")
+    assert lines[1].startswith("Keep what you have: ")
+    assert lines[2].startswith("ttft_p95 is 1")
+    assert "of 140.0 allowed" in lines[2]
+    verdict_ends = next(n for n, line in enumerate(lines) if line.startswith("simulating"))
+    assert any(line.startswith("Next: ") for line in lines[:verdict_ends])
+    # Without another budget, autotune show tells it.
+    assert len(best().err.splitlines()) == 2
+
+
+def test_what_it_advises_is_about_this_budget(best: Best) -> None:
+    err = best("--budget", "ttft_p95:500 itl_p99:60").err
+    assert "the same command" not in err
+    assert "--budget 'ttft_p95:500 itl_p99:60' " in err
+
+
+def test_where_nothing_keeps_it_the_exit_code_says_so_and_the_hint_is_short(
     best: Best, tmp_path: Path
 ) -> None:
     output = tmp_path / "serve.yaml"
     ran = best("--budget", BETWEEN, "--output", str(output))
     assert (ran.code, ran.out) == (3, "")
-    *_, error, hint = ran.err.splitlines()
+    *reasons, forecast, error, hint = ran.err.splitlines()
     assert error == "error: Nothing keeps the budget."
     assert hint.startswith(
-        "hint: None that was measured keeps it; by forecast 1024/128 may, with a probability of "
+        f"hint: the same autotune tune with --budget '{BETWEEN}' and --trials raised by 8, "
     )
-    assert "itl_p99 42.4 (" in hint
-    assert f"To have it measured: autotune tune with --budget '{BETWEEN}' and a higher " in hint
-    assert " Nearest is " in hint
+    assert len(hint) < 350
+    assert forecast.startswith(
+        "None that was measured keeps it; by forecast 1024/128 may, with a probability of "
+    )
+    assert "itl_p99 42.4 (" in forecast
+    assert reasons[1].startswith("Nearest is ")
     assert not output.exists()
 
 
@@ -125,9 +147,9 @@ def test_where_hardly_any_other_would_either_it_says_so(best: Best) -> None:
 def test_where_nothing_can_be_forecast_it_says_what_to_run(best: Best) -> None:
     ran = best("--budget", BETWEEN, "--trace", "none.jsonl")
     assert ran.code == 3
-    *_, hint = ran.err.splitlines()
-    assert hint.startswith("hint: No forecasts of other candidates: none.jsonl")
-    assert f"To search on: autotune tune with --budget '{BETWEEN}' and a higher --trials." in hint
+    *_, forecast, _, hint = ran.err.splitlines()
+    assert forecast.startswith("No forecasts of other candidates: none.jsonl")
+    assert f"autotune tune with --budget '{BETWEEN}' and --trials raised by 8, " in hint
 
 
 def test_what_was_only_measured_live_is_not_exported(best: Best) -> None:
