@@ -190,11 +190,13 @@ class Controller:
         """Run a trial; a search need not see the end of a replay that has lost the budget."""
         rows = self._rows()
         row = self._repository.trial(self._study_id, number)
+        # Interrupted trials do not count, so that a study that was stopped goes on the same.
+        before = sum(each.number < number and each.state != "interrupted" for each in rows)
         may_be_cut = is_search(row, rows) and self._yardstick.baseline_metrics(rows) is not None
         return self._runner.run(
             row.candidate,
             _fidelity(row),
-            salt=f"trial-{number}",
+            salt=f"trial-{before}",
             log_path=self._log_path(number),
             budget=self._yardstick.absolute_budget(rows) if may_be_cut else None,
         )

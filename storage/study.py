@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -333,6 +333,11 @@ def _open_storage(url: str, *, write: bool = True) -> RDBStorage:
 def _dispose(storage: RDBStorage) -> None:
     storage.remove_session()
     storage.engine.dispose()
+
+
+def storing(study: optuna.Study) -> AbstractContextManager[None]:
+    """Return a context in which what Optuna says of its database is said as ``StorageError``."""
+    return _translated(_url(study))
 
 
 def _url(study: optuna.Study) -> str:

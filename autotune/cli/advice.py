@@ -23,6 +23,10 @@ MORE_TRIALS = 8
 
 
 _EXPORTED = "with autotune best --output serve.yaml: what is at stake is said above"
+_NOTHING_LEFT = (
+    "More --trials would add none: what was not tried does the same here, or is expected to be no "
+    "better"
+)
 
 
 def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]:
@@ -88,7 +92,7 @@ def _lines(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> I
         yield from _loosen(judgement, trials, total)
         return
     if judgement.code == "not_converged":
-        yield from _go_on(judgement, chosen)
+        yield from _go_on(judgement, chosen, nothing_left=_nothing_left(trials, total))
     elif judgement.code == "keep_default":
         yield "Next: nothing to change."
         if (chosen.diagnosis or {}).get("code") == "under_loaded":
@@ -101,15 +105,29 @@ def _lines(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> I
     yield from _longer_window(judgement, chosen)
 
 
-def _go_on(judgement: Judgement, chosen: Cell) -> Iterator[str]:
+def _nothing_left(trials: Sequence[TrialRecord], total: int) -> bool:
+    """Whether a study ended before its trials were used up, so that more would not be used."""
+    return 0 < finished_trials(trials) < total
+
+
+def _go_on(judgement: Judgement, chosen: Cell, *, nothing_left: bool) -> Iterator[str]:
     if judgement.too_noisy:
         yield "Next: a quieter machine, or a longer --window of the trace, either as a new study."
+    elif nothing_left:
+        yield "Next: busier traffic, or other values by --knob, either as a new study."
+    if nothing_left:
+        yield f"{_NOTHING_LEFT}."
+    else:
+        yield from _more(judgement)
+    if len(judgement.cells) > 1:
+        yield (f"Or take {limits(chosen.candidate)} now, {_EXPORTED}.")
+
+
+def _more(judgement: Judgement) -> Iterator[str]:
     yield (
         f"{'Or' if judgement.too_noisy else 'Next:'} the same command with --trials raised by "
         f"{MORE_TRIALS}: it keeps these trials and adds {MORE_TRIALS}."
     )
-    if len(judgement.cells) > 1:
-        yield (f"Or take {limits(chosen.candidate)} now, {_EXPORTED}.")
 
 
 def _confirm(judgement: Judgement, unconfirmed: int) -> Iterator[str]:
@@ -156,11 +174,17 @@ def _loosen(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> 
     if not judgement.budget.limits or nearest is None or nearest.failed_requests:
         # The engine's log says more than any other budget would.
         return
-    yield f"Next: the same command with --trials raised by {MORE_TRIALS}, to search on."
+    nothing_left = _nothing_left(trials, total)
+    if nothing_left:
+        yield f"{_NOTHING_LEFT}."
+    else:
+        yield f"Next: the same command with --trials raised by {MORE_TRIALS}, to search on."
     if judgement.loosened is not None:
+        start = "Next: the same command" if nothing_left else "Or"
         yield (
-            f"Or with --budget '{judgement.loosened.text}', which {limits(nearest.candidate)} "
-            f"meets: these trials are judged again{_engines(judgement.loosened, trials, total)}."
+            f"{start} with --budget '{judgement.loosened.text}', which "
+            f"{limits(nearest.candidate)} meets: these trials are judged again"
+            f"{_engines(judgement.loosened, trials, total)}."
         )
     yield "Or lighten the load, or give the model more hardware."
 

@@ -16,6 +16,7 @@ from autotune.errors import UsageError
 from autotune.forecast.step_times import StepTimes
 from autotune.forecast.sweep import Calibrated
 from autotune.settings import SIMULATED
+from autotune.simulated.profile_checks import check_profile, check_values
 from autotune.user_files import read_small
 from objectives.errors import nearest
 
@@ -190,14 +191,17 @@ def _read(path: Path) -> Profile:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON", hint=_MAKE) from error
     version = data.get("version") if isinstance(data, dict) else None
-    if version != VERSION:
+    if version != VERSION or isinstance(version, bool):
         found = "it has no version" if version is None else f"its version is {version!r}"
         raise UsageError(f"{path} is no profile of this autotune: {found}", hint=_MAKE)
     try:
-        return Profile.from_json(data)
+        check_values(data)
+        profile = Profile.from_json(data)
+        check_profile(profile)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{path} is no profile: {reason}", hint=_MAKE) from error
+    return profile
 
 
 def _refuse(constant: str) -> None:

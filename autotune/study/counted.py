@@ -14,6 +14,7 @@ from objectives.classes import LengthClass, classes_text
 from objectives.limits import Budget, parse_budget
 from storage.records import Json, TrialRecord
 
+_LONGEST_TYPED = 8
 _ROUNDS = 6
 _DIGITS = 2
 
@@ -148,7 +149,10 @@ def _met_by(budget: Budget, cell: Cell) -> Budget | None:
         if value is None or not math.isfinite(value) or limit.limit_ms is None:
             return None
         kept = value <= limit.limit_ms
-        met.append(limit if kept else replace(limit, limit_ms=_rounded_up(value)))
+        # Relative limits were resolved to more digits than anybody would type.
+        least = max(value, limit.limit_ms if kept else 0.0)
+        typed = kept and len(repr(least)) <= _LONGEST_TYPED
+        met.append(limit if typed else replace(limit, limit_ms=_rounded_up(least)))
     # As a user would give it: what counts is what the text says.
     return parse_budget(Budget(tuple(met)).text)
 

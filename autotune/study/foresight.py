@@ -19,6 +19,7 @@ from autotune.forecast.simulation import Traffic
 from autotune.forecast.sweep import Calibrated
 from autotune.study.confirm import FINISHED
 from autotune.study.costs import LoadSamples
+from autotune.study.counted import censored
 from autotune.study.outcomes import Yardstick
 from autotune.study.screen import Looked, Screen, Simulations
 from autotune.study.view import StudyView
@@ -61,6 +62,8 @@ class Forecast:
         probability: of keeping the budget, 0 to 1; None without one.
         loss: expected score, 1 and more where the budget is missed.
         trials: numbers of the trials that measured it, none of a mere forecast.
+        cut_short: of those whose replay ended early, since the budget was lost.
+        failed: of those that ended by its own fault without a replay.
     """
 
     candidate: Candidate
@@ -68,6 +71,17 @@ class Forecast:
     probability: float | None
     loss: float
     trials: tuple[int, ...]
+    cut_short: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, in a word or two."""
+        if self.trials:
+            return "measured"
+        if self.cut_short:
+            return "cut short"
+        return "failed" if self.failed else "forecast"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,6 +93,8 @@ class Forecast:
             "keeps_budget": self.probability,
             "loss": self.loss,
             "trials": list(self.trials),
+            "cut_short": list(self.cut_short),
+            "failed": list(self.failed),
         }
 
 
@@ -162,6 +178,21 @@ class Foresight:
         found = np.exp(self._logs_at(candidate, load)).tolist()
         return {key: _known(value) for key, value in zip(self._screen.keys, found, strict=True)}
 
+    def broken(self, metrics: Mapping[str, float | None]) -> list[str] | None:
+        """Return the keys of the limits that metrics break; None without a budget.
+
+        As in any judgement, a limit is broken where there is nothing to measure.
+        """
+        goal = self.looked.goal
+        if not goal.limits.size:
+            return None
+        found = []
+        for column, log_limit in zip(goal.limits.tolist(), goal.log_limits.tolist(), strict=True):
+            value = metrics[self._screen.keys[column]]
+            if value is None or value > math.exp(log_limit):
+                found.append(self._screen.keys[column])
+        return found
+
     @property
     def deployed(self) -> Forecast | None:
         """The candidate that the verdict is for; None if it is the baseline, or there is none."""
@@ -171,19 +202,20 @@ class Foresight:
             return None
         return self.of(chosen.candidate)
 
-    def attribution(self, candidate: Candidate) -> dict[str, dict[str, float]]:
+    def attribution(self, candidate: Candidate) -> dict[str, dict[str, float] | None]:
         """Return what each knob does that a candidate moves, alone and from the baseline.
 
-        As shares, by metric: 0.1 is 10 % more. Nothing of a knob without which the others make
-        no candidate, or of which nothing is forecast.
+        As shares, by metric: 0.1 is 10 % more; without a metric of which nothing is forecast.
+        None for a knob that alone makes no candidate.
         """
         base = self.looked.corrected.logs[self._row(self.study.baseline)]
         moved = [name for name in candidate if candidate[name] != self.study.baseline[name]]
         known = {cell_key(cell): row for row, cell in enumerate(self._screen.cells)}
-        found = {}
+        found: dict[str, dict[str, float] | None] = {}
         for name in moved:
             row = known.get(cell_key({**self.study.baseline, name: candidate[name]}))
             if row is None:
+                found[name] = None
                 continue
             with np.errstate(invalid="ignore"):
                 change = np.expm1(self.looked.corrected.logs[row] - base)
@@ -235,16 +267,16 @@ class Foresight:
         bounds = np.exp([mean - _BOUNDS * sigma, mean, mean + _BOUNDS * sigma])
         columns = zip(self._screen.keys, bounds.T, strict=True)
         key = cell_key(cell)
+        own = [trial for trial in self._view.trials if cell_key(trial.candidate) == key]
+        infeasible = [trial for trial in own if trial.state == "infeasible"]
         return Forecast(
             candidate=cell,
             metrics={name: (float(a), float(b), float(c)) for name, (a, b, c) in columns},
             probability=self._probability(mean, sigma),
             loss=float(looked.outlook.expected[row]),
-            trials=tuple(
-                trial.number
-                for trial in self._view.trials
-                if trial.state == "complete" and cell_key(trial.candidate) == key
-            ),
+            trials=tuple(t.number for t in own if t.state == "complete"),
+            cut_short=tuple(t.number for t in infeasible if censored(t) is not None),
+            failed=tuple(t.number for t in infeasible if censored(t) is None),
         )
 
     def _probability(self, mean: F8, sigma: F8) -> float | None:

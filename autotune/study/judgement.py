@@ -219,7 +219,8 @@ def contested(judgement: Judgement) -> list[Candidate]:
     found = [chosen.candidate]
     if judgement.baseline not in (None, judgement.winner):
         found.append(judgement.cells[judgement.baseline].candidate)
-    return [*found, *rivals(judgement)]
+    found += rivals(judgement)
+    return found if len(found) > 1 else []
 
 
 def _anchors(budget: Budget, names: Sequence[str]) -> F8:
@@ -254,8 +255,8 @@ def _noise_of_gain(
         return None
     if not scores.used.any():
         return 0.0
-    widths = np.log(scores.anchor / scores.ideal)
-    of_score = math.sqrt(np.nansum((noise.sigma / widths)[scores.used] ** 2)) / scores.used.sum()
+    widths = np.log(scores.anchor[scores.used] / scores.ideal[scores.used])
+    of_score = math.sqrt(np.nansum((noise.sigma[scores.used] / widths) ** 2)) / widths.size
     repeats = 1 / len(cells[base].numbers) + 1 / len(cells[knee.cell].numbers)
     return float(student_t_95(noise.degrees) * of_score * math.sqrt(repeats))
 

@@ -13,6 +13,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.candidates.lattice import Candidate, Lattice
+from storage.study import storing
 
 SPREAD_TRIALS = 6
 """Finished trials before the sampler learns; until then cells are spread over the lattice."""
@@ -115,8 +116,10 @@ def ask(
 
     Raises:
         LookupError: the sampler was asked and has no cell left.
+        StorageError: the trial cannot be stored.
     """
-    if candidate is not None:
-        study.enqueue_trial(lattice.indices(candidate), user_attrs=dict(attributes))
-    trial = study.ask(distributions(lattice))
+    with storing(study):
+        if candidate is not None:
+            study.enqueue_trial(lattice.indices(candidate), user_attrs=dict(attributes))
+        trial = study.ask(distributions(lattice))
     return trial.number, lattice.at({name: int(value) for name, value in trial.params.items()})

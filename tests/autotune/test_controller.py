@@ -352,6 +352,8 @@ def test_a_resumed_study_measures_the_same(
     resumed = run(tmp_path, engines, trials=6)
     assert resumed[number].state == "interrupted"
     assert measured(resumed) == whole
+    # The prompts and the luck of a trial are those that it would have had.
+    assert {plan.salt for plan in engines.plans} == {f"trial-{n}" for n in range(6)}
 
 
 @pytest.mark.parametrize("name", ["begin_trial", "mark_told"])

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autotune.cli.advice import next_lines
 from autotune.cli.words import verdict_lines
 from autotune.study.costs import Noise
 from autotune.study.judgement import Code
 from objectives.limits import Budget, parse_budget
 from storage.records import StudyState
 from tests.autotune.cli.judgements import (
+    BUDGET,
     CELLS,
     LIGHT,
     NOISE,
@@ -21,7 +23,7 @@ from tests.autotune.cli.judgements import (
     cell,
     judgement,
 )
-from tests.autotune.study.records import limits
+from tests.autotune.study.records import limits, record
 
 
 def test_a_knee() -> None:
@@ -315,3 +317,21 @@ def test_a_single_candidate() -> None:
     assert lines[-1] == (
         "Next: the same command with --trials raised by 8: it keeps these trials and adds 8."
     )
+
+
+@pytest.mark.parametrize(("finished", "ended_early"), [(9, True), (12, False)])
+def test_no_more_trials_are_proposed_where_they_would_not_be_used(
+    finished: int, ended_early: bool
+) -> None:
+    trials = [record(number, limits(512)) for number in range(finished)]
+    for found in (
+        judgement("not_converged", winner=1),
+        replace(judgement("nothing_feasible", winner=None), nearest=1, loosened=BUDGET),
+    ):
+        lines = next_lines(found, trials=trials, total=12)
+        raised = any("--trials raised by 8" in line for line in lines)
+        assert raised is not ended_early
+        assert (
+            any(line.startswith("More --trials would add none") for line in lines) is ended_early
+        )
+        assert any(line.startswith("Next: ") for line in lines)

@@ -15,10 +15,17 @@ import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
 from autotune.candidates.live import THRESHOLD
-from autotune.cli.foreseen import last_words
+from autotune.cli.foreseen import attribution_lines, last_words
 from autotune.errors import TraceError, UsageError
 from autotune.forecast.forecast_words import trust_line
-from autotune.study.foresight import MOST_LOAD, Foresight, described, paced, stored_traffic
+from autotune.study.foresight import (
+    MOST_LOAD,
+    Forecast,
+    Foresight,
+    described,
+    paced,
+    stored_traffic,
+)
 from autotune.study.view import StudyView, load_view
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import save_trace
@@ -156,6 +163,34 @@ def test_metrics_at_a_load_start_from_the_forecast_and_grow(stored: Stored) -> N
     assert ttft_ms[-1] > 1.2 * ttft_ms[0]
 
 
+def test_limits_that_are_broken(stored: Stored) -> None:
+    found = {"ttft_p95": 500.1, "itl_p99": 59.9, "utilization": 0.3}
+    assert stored.own.broken(found) == ["ttft_p95"]
+    assert stored.own.broken({**found, "ttft_p95": 499.9}) == []
+    assert stored.own.broken({**found, "itl_p99": None}) == ["ttft_p95", "itl_p99"]
+    assert stored.foresight("").broken(found) is None
+
+
+def test_what_was_tried_without_a_whole_replay_says_so(stored: Stored) -> None:
+    def tried(engine: dict[str, Any] | None) -> Forecast:
+        added = replace(
+            stored.view.trials[-1],
+            number=6,
+            candidate=UNMEASURED,
+            state="infeasible",
+            metrics=None,
+            engine=engine,
+        )
+        return stored.foresight(trials=(*stored.view.trials, added)).of(UNMEASURED)
+
+    cut = tried({"censored": {"bounds": {"ttft_p95": 900.0}}})
+    assert (cut.source, cut.trials, cut.cut_short, cut.failed) == ("cut short", (), (6,), ())
+    failed = tried(None)
+    assert (failed.source, failed.cut_short, failed.failed) == ("failed", (), (6,))
+    assert stored.own.of(UNMEASURED).source == "forecast"
+    assert stored.own.of(BASELINE).source == "measured"
+
+
 def test_a_pace_moves_arrivals_and_nothing_else(stored: Stored) -> None:
     denser = paced(stored.trace, 2.0)
     np.testing.assert_allclose(denser.timestamps_s, stored.trace.timestamps_s / 2)
@@ -170,17 +205,35 @@ def test_only_knobs_that_moved_have_a_part_in_the_change(stored: Stored) -> None
     assert set(both) == {TOKENS, SEQS}
     before = stored.own.of(BASELINE).metrics["itl_p99"][1]
     after = stored.own.of(BEST).metrics["itl_p99"][1]
-    assert both[TOKENS]["itl_p99"] == pytest.approx(after / before - 1)
-    assert both[TOKENS]["itl_p99"] < -0.3
+    alone = both[TOKENS]
+    assert alone is not None
+    assert alone["itl_p99"] == pytest.approx(after / before - 1)
+    assert alone["itl_p99"] < -0.3
 
 
-def test_a_knob_that_alone_makes_no_candidate_has_no_part(stored: Stored) -> None:
+def test_a_knob_that_alone_makes_no_candidate_is_named(stored: Stored) -> None:
     study = stored.view.study
     ladders = {**study.fingerprint["ladders"], TOKENS: [64, *KNOBS[TOKENS]]}
     study = replace(study, fingerprint={**study.fingerprint, "ladders": ladders})
     # 64/128 has fewer tokens than sequences.
     smaller = stored.foresight(study=study)
-    assert set(smaller.attribution({TOKENS: 64, SEQS: 8})) == {SEQS}
+    found = smaller.attribution({TOKENS: 64, SEQS: 8})
+    assert found[TOKENS] is None
+    assert found[SEQS]
+
+
+def test_what_each_limit_does_alone_in_words(stored: Stored) -> None:
+    foresight = stored.foresight()
+    foresight.attribution = lambda _: {  # type: ignore[method-assign]
+        TOKENS: None,
+        SEQS: {"itl_p99": -0.104},
+        THRESHOLD: {},
+    }
+    (line,) = attribution_lines(foresight)
+    assert line.endswith(
+        f" to 512/128, {TOKENS} alone makes no candidate; {SEQS} alone: itl_p99 -10 %; "
+        f"{THRESHOLD} alone: nothing can be forecast."
+    )
 
 
 def test_the_best_by_chance_is_the_mean_over_all_draws(stored: Stored) -> None:

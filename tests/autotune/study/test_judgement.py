@@ -123,6 +123,22 @@ def test_the_knee_the_baseline_and_its_rivals_are_contested_while_nothing_is_set
     assert contested(judged(searched(budget="ttft_p95:1"))) == []
 
 
+def test_a_candidate_alone_is_not_contested() -> None:
+    study = Measured(budget="ttft_p95:300 tpot_p95:30")
+    study.add(BASELINE, Speed(100, 10))
+    assert contested(judged(study)) == []
+
+
+def test_one_request_of_one_token_is_judged_without_a_warning() -> None:
+    """No cell has time between tokens, so that no ideal of it is finite."""
+    study = Measured(budget="ttft_p95:300")
+    metrics = {"ttft_p95": 100.0, "tpot_p95": None, "itl_p99": None, "tokens_per_busy_s": 10.0}
+    for candidate in (BASELINE, BASELINE, limits(512)):
+        trial = study.add(candidate, Speed(100, 10))
+        study.trials[-1] = replace(trial, metrics={**(trial.metrics or {}), **metrics})
+    assert judged(study).noise is not None
+
+
 @pytest.mark.parametrize("other", [Speed(105, 10.2), Speed(100, 10), Speed(85, 8.5)])
 def test_noise_that_may_hide_a_gain_is_no_reason_to_keep_the_baseline(other: Speed) -> None:
     """Whether it hides all objectives, so that none counts, or just the gain."""

@@ -16,6 +16,7 @@ from autotune.study.sampler import (
     seed_of,
     spread_point,
 )
+from storage.errors import StorageUnavailable
 from storage.study import close_optuna_study, open_optuna_study
 from tests.autotune.study.scripted import clear_knee
 
@@ -186,3 +187,17 @@ def test_optuna_sees_indices() -> None:
 def test_seeds_differ_and_stay() -> None:
     assert seed_of(0, 1) == 3278692055
     assert len({seed_of(seed, number) for seed in range(10) for number in range(10)}) == 100
+
+
+def test_a_full_disk_is_said_as_a_fault_of_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise optuna.exceptions.StorageInternalError("commit") from OSError("disk is full")
+
+    monkeypatch.setattr(search.study, "enqueue_trial", full)
+    with pytest.raises(StorageUnavailable, match="disk is full"):
+        ask(search.study, LATTICE, LATTICE.cells()[0], {})
+    search.close()
