@@ -117,7 +117,9 @@ def _json(
     found["forecast"] = foresight.of(chosen).to_json()
     found["holds_up_to_load"] = foresight.holds_up_to(chosen)
     if load is not None:
-        found["at_load"] = {"load": load, "metrics": foresight.at_load(chosen, load)}
+        metrics = foresight.at_load(chosen, load)
+        broken = foresight.broken(metrics)
+        found["at_load"] = {"load": load, "metrics": metrics, "broken": broken}
     return found
 
 
@@ -125,18 +127,24 @@ def _lines(
     foresight: Foresight, chosen: Candidate | None, load: float | None, top: int
 ) -> list[str]:
     from autotune.cli.foreseen import last_words
-    from autotune.forecast.forecast_words import at_load_line, load_line, table, trust_line
+    from autotune.forecast.forecast_words import (
+        at_load_line,
+        judged_line,
+        load_line,
+        table,
+        trust_line,
+    )
     from autotune.study.foresight import MOST_LOAD, described
 
     listed = described(foresight.forecasts, top) if chosen is None else [foresight.of(chosen)]
-    lines = table(
-        [(each.candidate, each.metrics, each.probability, bool(each.trials)) for each in listed]
-    )
+    rows = [(each.candidate, each.metrics, each.probability, each.source) for each in listed]
+    lines = [judged_line(foresight.study.budget.text), *table(rows)]
     lines += ["", trust_line(foresight.looked.outlook.trust)]
     if chosen is None:
         lines += last_words(foresight)
     elif foresight.study.budget.limits:
         lines.append(load_line(foresight.holds_up_to(chosen), MOST_LOAD))
     if chosen is not None and load is not None:
-        lines.append(at_load_line(load, foresight.at_load(chosen, load)))
+        metrics = foresight.at_load(chosen, load)
+        lines.append(at_load_line(load, metrics, foresight.broken(metrics)))
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -27,7 +28,9 @@ def forecast_of_others(view: StudyView, repository: Repository, trace: Path | No
     trust = foresight.looked.outlook.trust
     if trust < LEAST_TRUST:
         return [trust_line(trust)]
-    best = foresight.forecasts[0]
+    # What cannot run is no better, whatever its steps would take.
+    able = [each for each in foresight.forecasts if each.trials or not each.failed]
+    best = able[0]
     measured = [each for each in foresight.forecasts if each.trials]
     if best.trials or (measured and measured[0].loss - best.loss < CONVERGED_COST):
         return ["No candidate that was not measured is forecast to be better by much."]
@@ -96,14 +99,16 @@ def attribution_lines(foresight: Foresight) -> list[str]:
     best = foresight.deployed
     if best is None:
         return []
-    parts = []
-    for name, changes in foresight.attribution(best.candidate).items():
-        shown = ", ".join(f"{key} {round(100 * each):+d} %" for key, each in changes.items())
-        parts.append(f"{name} alone: {shown}")
-    if not parts:
-        return []
+    parts = [_alone(*each) for each in foresight.attribution(best.candidate).items()]
     way = f"from {limits(foresight.study.baseline)} to {limits(best.candidate)}"
     return [f"By forecast, {way}, {'; '.join(parts)}."]
+
+
+def _alone(name: str, changes: Mapping[str, float] | None) -> str:
+    if changes is None:
+        return f"{name} alone makes no candidate"
+    shown = ", ".join(f"{key} {round(100 * each):+d} %" for key, each in changes.items())
+    return f"{name} alone: {shown or 'nothing can be forecast'}"
 
 
 def chance_lines(foresight: Foresight) -> list[str]:

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate
 from autotune.forecast.residuals import LEAST_TRUST
 
-Row = tuple[Candidate, Mapping[str, tuple[float, float, float]], float | None, bool]
+Row = tuple[Candidate, Mapping[str, tuple[float, float, float]], float | None, str]
+
+_UNITS = {"tokens_per_busy_s": "tokens/s"}
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -16,7 +18,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 
     Args:
         rows: candidate, bounds and mean of each metric, probability of keeping the budget, and
-            whether it was measured.
+            where that comes from.
     """
     if not rows:
         return []
@@ -29,9 +31,9 @@ def table(rows: Sequence[Row]) -> list[str]:
             *(str(candidate[name]) for name in further),
             *(_range(metrics[key]) for key in keys),
             "-" if probability is None else f"{100 * probability:.0f} %",
-            "measured" if measured else "forecast",
+            source,
         ]
-        for candidate, metrics, probability, measured in rows
+        for candidate, metrics, probability, source in rows
     ]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     return [
@@ -40,15 +42,45 @@ def table(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def judged_line(budget: str) -> str:
+    """Return what a table of forecasts is about, its traffic and its budget."""
+    judged = f"judged by {budget}" if budget else "without a budget to judge by"
+    return f"At today's traffic, {judged}:"
+
+
 def metrics_line(metrics: Mapping[str, tuple[float, float, float]]) -> str:
     """Return the metrics of a forecast, with their ranges."""
     return ", ".join(f"{name} {_range(bounds)}" for name, bounds in metrics.items())
 
 
-def at_load_line(load: float, metrics: Mapping[str, float | None]) -> str:
-    """Return the metrics at a multiple of the traffic."""
-    shown = ", ".join(f"{name} {_value(value)}" for name, value in metrics.items())
-    return f"At {load:g} times today's traffic: {shown}."
+def at_load_line(
+    load: float, metrics: Mapping[str, float | None], broken: Sequence[str] | None
+) -> str:
+    """Return the metrics at a multiple of the traffic, and the limits that they break.
+
+    Args:
+        load: the multiple.
+        metrics: by key, in ms or as they are.
+        broken: keys of the limits; None without a budget.
+    """
+    shown = ", ".join(f"{name} {_with_unit(name, value)}" for name, value in metrics.items())
+    if broken is None:
+        verdict = ""
+    elif broken:
+        *most, last = broken
+        names = f"{', '.join(most)} and {last} break" if most else f"{last} breaks"
+        verdict = f": {names} the budget"
+    else:
+        verdict = ": the budget is kept"
+    return f"At {load:g} times today's traffic: {shown}{verdict}."
+
+
+def _with_unit(name: str, value: float | None) -> str:
+    if value is None or math.isinf(value):
+        return _value(value)
+    if name == "utilization":
+        return f"{100 * value:.0f} %"
+    return f"{_short(value)} {_UNITS.get(name, 'ms')}"
 
 
 def _range(bounds: tuple[float, float, float]) -> str:
@@ -87,4 +119,7 @@ def load_line(load: float | None, most: float) -> str:
         return "The budget is not kept at today's traffic."
     if load >= most:
         return f"The budget holds at {most:g} times today's traffic; more was not simulated."
-    return f"The budget holds up to {load:.2g} times today's traffic."
+    times = f"{load:.2g}"
+    if times == "1":
+        return "The budget holds today's traffic and no more."
+    return f"The budget holds up to {times} times today's traffic."

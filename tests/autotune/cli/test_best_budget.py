@@ -131,9 +131,13 @@ def test_what_cannot_run_is_not_proposed(
             "candidate = ?, metrics = NULL, intervals = NULL, engine = NULL WHERE number = 3",
             (failed,),
         )
-    ran = autotune("best", "--storage", f"sqlite:///{path}", "--budget", BETWEEN)
+    arguments = ("best", "--storage", f"sqlite:///{path}", "--budget")
+    ran = autotune(*arguments, BETWEEN)
     assert ran.code == 3
     assert "None that was measured keeps it" in ran.err
+    assert "1024/128" not in ran.err
+    ran = autotune(*arguments, "ttft_p95:150 itl_p99:60")
+    assert ran.code == 0
     assert "1024/128" not in ran.err
 
 

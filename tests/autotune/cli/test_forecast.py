@@ -21,6 +21,7 @@ from tests.autotune.study.simulated import NAME, simulated_study
 pytestmark = pytest.mark.study
 
 LINE = "No engine was run, all times are those of Intel(R) Xeon(R) Processor, simulated"
+TRIALS = ("trials", "cut_short", "failed")
 MEASURED = ("512/128", "256/8", "2048/128")
 
 Forecast = Callable[..., Ran]
@@ -39,7 +40,8 @@ def forecast(database: Path, autotune: Autotune) -> Forecast:
 
 
 def rows_of(ran: Ran) -> list[list[str]]:
-    head, *rest = ran.out.splitlines()
+    about, head, *rest = ran.out.splitlines()
+    assert about.startswith("At today's traffic, ")
     assert head.split()[:2] == ["tokens/seqs", "ttft_p95"]
     return [line.split() for line in rest[: rest.index("")]]
 
@@ -57,6 +59,7 @@ def test_a_list_of_candidates_with_what_was_measured_marked(forecast: Forecast) 
     assert ran.code == 0
     assert ran.err.startswith(LINE)
     assert ran.err.splitlines()[1].startswith("simulating all 8 candidates, by the steps of 4 rep")
+    assert ran.out.startswith("At today's traffic, judged by ttft_p95:500 itl_p99:60:\n")
     rows = rows_of(ran)
     assert len({row[0] for row in rows}) == len(rows) == 8
     assert {row[0] for row in rows if row[-1] == "measured"} == set(MEASURED)
@@ -101,8 +104,13 @@ def test_one_candidate_and_the_load_that_it_holds(forecast: Forecast) -> None:
 
 
 def test_one_candidate_at_another_load(forecast: Forecast) -> None:
-    ran = forecast("--candidate", "1024/128", "--load", "2")
-    assert ran.out.splitlines()[-1].startswith("At 2 times today's traffic: ttft_p95 ")
+    arguments = ("--candidate", "1024/128", "--load", "2")
+    ran = forecast(*arguments)
+    line = ran.out.splitlines()[-1]
+    assert line.startswith("At 2 times today's traffic: ttft_p95 ")
+    assert line.endswith(" %: the budget is kept.")
+    broken = forecast(*arguments, "--budget", "ttft_p95:1").out.splitlines()[-1]
+    assert broken.endswith(" %: ttft_p95 breaks the budget.")
 
 
 def test_json(forecast: Forecast) -> None:
@@ -114,7 +122,7 @@ def test_json(forecast: Forecast) -> None:
     assert set(found) == {"trust", "step_time_error"}
     assert isinstance(forecasts, list)
     assert len(forecasts) == 8
-    assert set(forecasts[0]) == {"candidate", "metrics", "keeps_budget", "loss", "trials"}
+    assert set(forecasts[0]) == {"candidate", "metrics", "keeps_budget", "loss", *TRIALS}
     assert forecasts[0]["candidate"] == {TOKENS: 512, SEQS: 128}
     assert forecasts[0]["trials"] == [2, 4]
 
@@ -128,7 +136,7 @@ def test_json_of_one_candidate(forecast: Forecast) -> None:
     assert "forecasts" not in found
     assert found["holds_up_to_load"] == 4.0
     means = {key: bounds["mean"] for key, bounds in one["metrics"].items()}
-    assert load == {"load": 1.0, "metrics": pytest.approx(means)}
+    assert load == {"load": 1.0, "metrics": pytest.approx(means), "broken": []}
     assert "at_load" not in body_of(forecast(*arguments[:2], "--format", "json"))
 
 

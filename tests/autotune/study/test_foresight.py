@@ -222,14 +222,12 @@ def test_a_knob_that_alone_makes_no_candidate_is_named(stored: Stored) -> None:
     assert found[SEQS]
 
 
-def test_what_each_limit_does_alone_in_words(stored: Stored) -> None:
-    foresight = stored.foresight()
-    foresight.attribution = lambda _: {  # type: ignore[method-assign]
-        TOKENS: None,
-        SEQS: {"itl_p99": -0.104},
-        THRESHOLD: {},
-    }
-    (line,) = attribution_lines(foresight)
+def test_what_each_limit_does_alone_in_words(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {TOKENS: None, SEQS: {"itl_p99": -0.104}, THRESHOLD: dict[str, float]()}
+    monkeypatch.setattr(Foresight, "attribution", lambda *_: parts)
+    (line,) = attribution_lines(stored.own)
     assert line.endswith(
         f" to 512/128, {TOKENS} alone makes no candidate; {SEQS} alone: itl_p99 -10 %; "
         f"{THRESHOLD} alone: nothing can be forecast."
