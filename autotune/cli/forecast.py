@@ -11,7 +11,7 @@ from autotune.cli.options import Format, OutputFormat, Storage, StudyName
 
 if TYPE_CHECKING:
     from autotune.candidates.lattice import Candidate
-    from autotune.study.foresight import Foresight
+    from autotune.study.foresight import Forecast, Foresight
     from autotune.study.view import StudyView
 
 
@@ -56,7 +56,7 @@ def forecast(
     from autotune.cli.foreseen import foresight_of
     from autotune.cli.words import simulation_lines
     from autotune.errors import UsageError
-    from autotune.study.view import load_view, other_budget
+    from autotune.study.view import load_view
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -65,11 +65,10 @@ def forecast(
         raise UsageError("--load needs --candidate", hint="such as --candidate 2048/128")
     limits = None if candidate is None else _limits(candidate)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
-        view = load_view(repository, study_name)
-        judged_by = None if budget is None else other_budget(view.study, budget)
+        view = load_view(repository, study_name, budget=budget)
         for line in simulation_lines(view.study):
             typer.echo(line, err=True)
-        foresight = foresight_of(view, repository, trace, budget=judged_by)
+        foresight = foresight_of(view, repository, trace)
     # A further knob stays as the baseline has it.
     chosen = None if limits is None else {**foresight.study.baseline, **limits}
     if output_format is OutputFormat.JSON:
@@ -101,6 +100,7 @@ def _json(
     load: float | None,
     top: int,
 ) -> dict[str, object]:
+    from autotune.candidates.lattice import plain_values
     from autotune.study.foresight import described
     from autotune.study.view import label
 
@@ -113,7 +113,8 @@ def _json(
     }
     if chosen is None:
         listed = described(foresight.forecasts, top)
-        return {**found, "forecasts": [each.to_json() for each in listed]}
+        following = None if foresight.next is None else plain_values(foresight.next)
+        return {**found, "next": following, "forecasts": [each.to_json() for each in listed]}
     found["forecast"] = foresight.of(chosen).to_json()
     found["holds_up_to_load"] = foresight.holds_up_to(chosen)
     if load is not None:
@@ -126,25 +127,42 @@ def _json(
 def _lines(
     foresight: Foresight, chosen: Candidate | None, load: float | None, top: int
 ) -> list[str]:
-    from autotune.cli.foreseen import last_words
-    from autotune.forecast.forecast_words import (
-        at_load_line,
-        judged_line,
-        load_line,
-        table,
-        trust_line,
-    )
+    from autotune.cli.foreseen import last_words, next_line
+    from autotune.forecast.forecast_words import at_load_line, judged_line, load_line, trust_line
+    from autotune.forecast.residuals import LEAST_TRUST
     from autotune.study.foresight import MOST_LOAD, described
 
     listed = described(foresight.forecasts, top) if chosen is None else [foresight.of(chosen)]
-    rows = [(each.candidate, each.metrics, each.probability, each.source) for each in listed]
-    lines = [judged_line(foresight.study.budget.text), *table(rows)]
-    lines += ["", trust_line(foresight.looked.outlook.trust)]
+    trust = foresight.looked.outlook.trust
+    lines = [judged_line(foresight.study.budget.text), *_table(foresight, listed)]
+    lines += ["", trust_line(trust)]
     if chosen is None:
-        lines += last_words(foresight)
-    elif foresight.study.budget.limits:
+        # Of forecasts that measurements contradict nothing else is said.
+        return (
+            lines
+            if trust < LEAST_TRUST
+            else [*lines, next_line(foresight), *last_words(foresight)]
+        )
+    if foresight.study.budget.limits:
         lines.append(load_line(foresight.holds_up_to(chosen), MOST_LOAD))
-    if chosen is not None and load is not None:
+    if load is not None:
         metrics = foresight.at_load(chosen, load)
         lines.append(at_load_line(load, metrics, foresight.broken(metrics)))
     return lines
+
+
+def _table(foresight: Foresight, listed: list[Forecast]) -> list[str]:
+    from autotune.forecast.forecast_words import table
+
+    following = foresight.next
+    return table(
+        [
+            (
+                each.candidate,
+                each.metrics,
+                each.probability,
+                "next" if each.candidate == following else each.source,
+            )
+            for each in listed
+        ]
+    )

@@ -15,7 +15,6 @@ from autotune.study.foresight import Foresight, stored_traffic
 from autotune.study.judgement import CONVERGED_COST
 from autotune.study.screen import Simulations
 from autotune.study.view import StudyView
-from objectives.limits import Budget
 from storage.repository import Repository
 
 
@@ -45,16 +44,14 @@ def foresight_of(
     repository: Repository,
     trace: Path | None,
     *,
-    budget: Budget | None = None,
     simulations: Simulations | None = None,
 ) -> Foresight:
     """Return forecasts of a stored study; what takes long is said on stderr.
 
     Args:
-        view: the study.
+        view: the study, judged by the budget that counts.
         repository: has the samples.
         trace: what the study replayed, where it has moved.
-        budget: to judge by, None for the study's own.
         simulations: of this study by this budget, made before; None if there are none.
 
     Raises:
@@ -64,7 +61,6 @@ def foresight_of(
         view,
         stored_traffic(view, trace),
         lambda number: repository.samples(view.study.id, number),
-        budget=budget,
         say=lambda line: typer.echo(line, err=True),
         simulations=simulations,
     )
@@ -92,6 +88,13 @@ def last_words(foresight: Foresight) -> list[str]:
     if trust < LEAST_TRUST:
         return [trust_line(trust)]
     return [*attribution_lines(foresight), *chance_lines(foresight)]
+
+
+def next_line(foresight: Foresight) -> str:
+    """Return which candidate the search would try next, by forecasts that are trusted."""
+    if foresight.next is None:
+        return "No candidate that was not tried is forecast to be worth a trial."
+    return f"The search would try {limits(foresight.next)} next."
 
 
 def attribution_lines(foresight: Foresight) -> list[str]:

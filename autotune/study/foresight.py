@@ -21,6 +21,7 @@ from autotune.study.confirm import FINISHED
 from autotune.study.costs import LoadSamples
 from autotune.study.counted import censored
 from autotune.study.outcomes import Yardstick
+from autotune.study.plan import Plan
 from autotune.study.screen import Looked, Screen, Simulations
 from autotune.study.view import StudyView
 from autotune.traffic.fit import fitted
@@ -29,7 +30,7 @@ from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
 from objectives.arrays import F8
 from objectives.classes import LengthClass, parse_classes
-from objectives.limits import Budget, check_classes
+from objectives.limits import Budget
 from objectives.utilization import Work
 
 MOST_LOAD = 4.0
@@ -102,10 +103,10 @@ class Foresight:
     """Forecasts of a stored study.
 
     Args:
-        view: the study, with a calibration and a measured baseline.
+        view: the study, with a calibration and a measured baseline, judged by the budget that
+            counts.
         trace: what its trials replayed.
         load_samples: returns the arrays of a trial.
-        budget: to judge by, None for the study's own.
         say: told when all candidates are simulated, which takes seconds to minutes.
         simulations: of this study by this budget, made before; None if there are none.
 
@@ -119,12 +120,11 @@ class Foresight:
         trace: Trace,
         load_samples: LoadSamples,
         *,
-        budget: Budget | None = None,
         say: Callable[[str], None] = lambda _: None,
         simulations: Simulations | None = None,
     ) -> None:
         self._view = view
-        self.study = _stored(view, trace, budget)
+        self.study = _stored(view, trace)
         self._screen = Screen(
             self.study,
             _yardstick(view, self.study),
@@ -201,6 +201,23 @@ class Foresight:
         if chosen is None or cell_key(chosen.candidate) == cell_key(self.study.baseline):
             return None
         return self.of(chosen.candidate)
+
+    @cached_property
+    def next(self) -> Candidate | None:
+        """The candidate that a search would try next.
+
+        None where none is expected to be better, or forecasts have no say.
+        """
+        rows = self._view.trials
+        plan = Plan(
+            trials=len(rows) + 1,
+            baseline=self.study.baseline,
+            starts=(),
+            lattice=self.study.lattice,
+            finalist=lambda: None,
+            screen=self._screen,
+        )
+        return None if plan.settled(rows) else self._screen.pick(rows, plan.untested(rows))
 
     def attribution(self, candidate: Candidate) -> dict[str, dict[str, float] | None]:
         """Return what each knob does that a candidate moves, alone and from the baseline.
@@ -330,7 +347,7 @@ def paced(trace: Trace, load: float) -> Trace:
     return trace.with_requests(moved, trace.notes)
 
 
-def _stored(view: StudyView, trace: Trace, budget: Budget | None) -> Stored:
+def _stored(view: StudyView, trace: Trace) -> Stored:
     known, spec = view.study.fingerprint, view.study.spec
     if trace.sha256 != known["trace"]:
         raise UsageError(
@@ -339,14 +356,11 @@ def _stored(view: StudyView, trace: Trace, budget: Budget | None) -> Stored:
             "with --trace",
         )
     classes = parse_classes(spec["classes"])
-    own = view.judgement.budget if view.judgement is not None else Budget(())
-    chosen = own if budget is None else budget
-    check_classes(chosen, classes)
     calibration = spec["calibration"]
     told = (trial.engine.get("forecast_obstacle") for trial in view.trials if trial.engine)
     return Stored(
         trace=trace,
-        budget=chosen,
+        budget=Budget(()) if view.judgement is None else view.judgement.budget,
         classes=classes,
         baseline=known["baseline"],
         lattice=Lattice.from_json(known),

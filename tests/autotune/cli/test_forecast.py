@@ -63,10 +63,13 @@ def test_a_list_of_candidates_with_what_was_measured_marked(forecast: Forecast) 
     rows = rows_of(ran)
     assert len({row[0] for row in rows}) == len(rows) == 8
     assert {row[0] for row in rows if row[-1] == "measured"} == set(MEASURED)
+    assert [row[0] for row in rows if row[-1] == "next"] == ["1024/128"]
     assert {row[0] for row in rows if row[-1] == "forecast"} == {row[0] for row in rows} - {
-        *MEASURED
+        *MEASURED,
+        "1024/128",
     }
-    trust, attribution, chance = ran.out.splitlines()[-3:]
+    trust, following, attribution, chance = ran.out.splitlines()[-4:]
+    assert following == "The search would try 1024/128 next."
     assert trust.startswith("Ranges hold what 9 of 10 candidates do")
     assert attribution.startswith(f"By forecast, from 2048/128 to 512/128, {TOKENS} alone: ")
     assert SEQS not in attribution
@@ -90,6 +93,9 @@ def test_another_budget(forecast: Forecast) -> None:
     assert {tuple(row[-3:-1]) for row in rows} == {("0", "%")}
     rows = rows_of(forecast("--budget", ""))
     assert {row[-2] for row in rows} == {"-"}
+    # 512/128 is the verdict's by the study's own budget alone.
+    by_other = forecast("--budget", "ttft_p95:9999 itl_p99:20").out
+    assert "to 512/128" not in by_other
     found = body_of(forecast("--budget", "e2e_p95:9s", "--format", "json"))
     assert found["budget"] == "e2e_p95:9000"
 
@@ -119,6 +125,7 @@ def test_json(forecast: Forecast) -> None:
     assert found.pop("simulated") == "cpu-tiny-llama"
     assert found.pop("study") == NAME
     assert found.pop("budget") == "ttft_p95:500 itl_p99:60"
+    assert found.pop("next") == {TOKENS: 1024, SEQS: 128}
     assert set(found) == {"trust", "step_time_error"}
     assert isinstance(forecasts, list)
     assert len(forecasts) == 8

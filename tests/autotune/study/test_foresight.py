@@ -15,7 +15,7 @@ import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
 from autotune.candidates.live import THRESHOLD
-from autotune.cli.foreseen import attribution_lines, last_words
+from autotune.cli.foreseen import attribution_lines, last_words, next_line
 from autotune.errors import TraceError, UsageError
 from autotune.forecast.forecast_words import trust_line
 from autotune.study.foresight import (
@@ -26,11 +26,11 @@ from autotune.study.foresight import (
     paced,
     stored_traffic,
 )
+from autotune.study.screen import Screen
 from autotune.study.view import StudyView, load_view
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import save_trace
 from objectives.errors import ObjectiveError
-from objectives.limits import parse_budget
 from storage.repository import Repository, open_repository
 from tests.autotune.study.scripted import small_trace
 from tests.autotune.study.simulated import KNOBS, simulated_study
@@ -53,12 +53,11 @@ class Stored:
 
     def foresight(self, budget: str | None = None, **changes: Any) -> Foresight:
         study = self.view.study
-        changed = replace(self.view, **changes)
+        view = self.view if budget is None else load_view(self.repository, None, budget=budget)
         return Foresight(
-            changed,
+            replace(view, **changes),
             self.trace,
             lambda number: self.repository.samples(study.id, number),
-            budget=None if budget is None else parse_budget(budget),
         )
 
     def with_spec(self, **changes: Any) -> StudyView:
@@ -245,6 +244,25 @@ def test_the_best_by_chance_is_the_mean_over_all_draws(stored: Stored) -> None:
 def test_a_study_of_its_baseline_has_nothing_to_compare_with_chance(stored: Stored) -> None:
     alone = stored.foresight(trials=stored.view.trials[:1])
     assert alone.loss_by_chance() is None
+
+
+def test_the_candidate_that_comes_next(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stored.own.next == UNMEASURED
+    tried = [replace(stored.view.trials[-1], number=6, state="infeasible", candidate=UNMEASURED)]
+    later = stored.foresight(trials=(*stored.view.trials, *tried))
+    assert later.next is not None
+    assert later.next != UNMEASURED
+    contradicted = stored.foresight()
+    outlook = replace(contradicted.looked.outlook, trust=0.2)
+    looked = replace(contradicted.looked, outlook=outlook)
+    monkeypatch.setattr(Screen, "look", lambda *_: looked)
+    assert contradicted.next is None
+
+
+def test_the_next_candidate_in_words(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert next_line(stored.own) == "The search would try 1024/128 next."
+    monkeypatch.setattr(stored.own, "next", None)
+    assert next_line(stored.own).startswith("No candidate that was not tried is forecast to be ")
 
 
 def test_the_candidate_of_the_verdict(stored: Stored) -> None:
