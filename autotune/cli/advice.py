@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cli.changes import moved, others_moved, relative, trade
@@ -22,11 +23,35 @@ MORE_TRIALS = 8
 """How many further trials are proposed: enough for a few cells and their repeats."""
 
 
-_EXPORTED = "with autotune best --output serve.yaml: what is at stake is said above"
+_AT_STAKE = "what is at stake is said above"
 _NOTHING_LEFT = (
     "More --trials would add none: what was not tried does the same here, or is expected to be no "
     "better"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """How the commands that come next are called, where another one speaks of them.
+
+    Attributes:
+        tune: that which measures.
+        budget: the limits to give with it that are not the study's own, None if there are none.
+    """
+
+    tune: str = "the same command"
+    budget: str | None = None
+
+    @property
+    def raised(self) -> str:
+        """The one that measures, up to the number of trials."""
+        with_budget = "" if self.budget is None else f" --budget '{self.budget}' and"
+        return f"{self.tune} with{with_budget} --trials raised by {MORE_TRIALS}"
+
+    @property
+    def export(self) -> str:
+        other = "" if self.budget is None else f" --budget '{self.budget}'"
+        return f"autotune best{other} --output serve.yaml"
 
 
 def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]:
@@ -66,6 +91,7 @@ def next_lines(
     state: StudyState = "finished",
     trials: Sequence[TrialRecord] = (),
     total: int = 0,
+    commands: Commands = Commands(),
 ) -> list[str]:
     """Return what to do now, the likeliest first, one sentence a line.
 
@@ -74,25 +100,29 @@ def next_lines(
         state: of the study.
         trials: all of it.
         total: trials that were asked for.
+        commands: to be named.
     """
     if state == "running":
         so_far = "This is what the trials so far say, and the study has not ended."
-        return [f"{so_far} If it was killed, the same command goes on from here."]
+        return [f"{so_far} If it was killed, {commands.tune} goes on from here."]
     if state == "interrupted":
-        return ["Next: the same command, which goes on from here: the study was cut short."]
-    return list(_lines(judgement, trials, total))
+        return [f"Next: {commands.tune}, which goes on from here: the study was cut short."]
+    return list(_lines(judgement, trials, total, commands))
 
 
-def _lines(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> Iterator[str]:
+def _lines(
+    judgement: Judgement, trials: Sequence[TrialRecord], total: int, commands: Commands
+) -> Iterator[str]:
     chosen = judgement.chosen
     if judgement.unconfirmed is not None:
-        yield from _confirm(judgement, judgement.unconfirmed)
+        yield from _confirm(judgement, judgement.unconfirmed, commands)
         return
     if chosen is None:
-        yield from _loosen(judgement, trials, total)
+        yield from _loosen(judgement, trials, total, commands)
         return
     if judgement.code == "not_converged":
-        yield from _go_on(judgement, chosen, nothing_left=_nothing_left(trials, total))
+        nothing_left = _nothing_left(trials, total)
+        yield from _go_on(judgement, chosen, commands, nothing_left=nothing_left)
     elif judgement.code == "keep_default":
         yield "Next: nothing to change."
         if (chosen.diagnosis or {}).get("code") == "under_loaded":
@@ -101,7 +131,7 @@ def _lines(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> I
                 "as --window busiest:10m of a longer trace."
             )
     else:
-        yield "Next: autotune best --output serve.yaml, then vllm serve --config serve.yaml."
+        yield f"Next: {commands.export}, then vllm serve --config serve.yaml."
     yield from _longer_window(judgement, chosen)
 
 
@@ -110,7 +140,9 @@ def _nothing_left(trials: Sequence[TrialRecord], total: int) -> bool:
     return 0 < finished_trials(trials) < total
 
 
-def _go_on(judgement: Judgement, chosen: Cell, *, nothing_left: bool) -> Iterator[str]:
+def _go_on(
+    judgement: Judgement, chosen: Cell, commands: Commands, *, nothing_left: bool
+) -> Iterator[str]:
     if judgement.too_noisy:
         yield "Next: a quieter machine, or a longer --window of the trace, either as a new study."
     elif nothing_left:
@@ -118,26 +150,21 @@ def _go_on(judgement: Judgement, chosen: Cell, *, nothing_left: bool) -> Iterato
     if nothing_left:
         yield f"{_NOTHING_LEFT}."
     else:
-        yield from _more(judgement)
+        start = "Or" if judgement.too_noisy else "Next:"
+        yield f"{start} {commands.raised}: it keeps these trials and adds {MORE_TRIALS}."
     if len(judgement.cells) > 1:
-        yield (f"Or take {limits(chosen.candidate)} now, {_EXPORTED}.")
+        yield _take(chosen, commands)
 
 
-def _more(judgement: Judgement) -> Iterator[str]:
-    yield (
-        f"{'Or' if judgement.too_noisy else 'Next:'} the same command with --trials raised by "
-        f"{MORE_TRIALS}: it keeps these trials and adds {MORE_TRIALS}."
-    )
-
-
-def _confirm(judgement: Judgement, unconfirmed: int) -> Iterator[str]:
+def _confirm(judgement: Judgement, unconfirmed: int, commands: Commands) -> Iterator[str]:
     name = limits(judgement.cells[unconfirmed].candidate)
-    yield (
-        f"Next: the same command with --trials raised by {MORE_TRIALS}: it keeps these trials and "
-        f"has time to restart {name}."
-    )
+    yield f"Next: {commands.raised}: it keeps these trials and has time to restart {name}."
     if judgement.chosen is not None and judgement.winner != judgement.baseline:
-        yield f"Or take {limits(judgement.chosen.candidate)} now, {_EXPORTED}."
+        yield _take(judgement.chosen, commands)
+
+
+def _take(chosen: Cell, commands: Commands) -> str:
+    return f"Or take {limits(chosen.candidate)} now, with {commands.export}: {_AT_STAKE}."
 
 
 def _longer_window(judgement: Judgement, chosen: Cell) -> Iterator[str]:
@@ -169,7 +196,9 @@ def upper_bound(cell: Cell, limit: Limit) -> float | None:
     return bound
 
 
-def _loosen(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> Iterator[str]:
+def _loosen(
+    judgement: Judgement, trials: Sequence[TrialRecord], total: int, commands: Commands
+) -> Iterator[str]:
     nearest = None if judgement.nearest is None else judgement.cells[judgement.nearest]
     if not judgement.budget.limits or nearest is None or nearest.failed_requests:
         # The engine's log says more than any other budget would.
@@ -178,9 +207,9 @@ def _loosen(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> 
     if nothing_left:
         yield f"{_NOTHING_LEFT}."
     else:
-        yield f"Next: the same command with --trials raised by {MORE_TRIALS}, to search on."
+        yield f"Next: {commands.raised}, to search on."
     if judgement.loosened is not None:
-        start = "Next: the same command" if nothing_left else "Or"
+        start = f"Next: {commands.tune}" if nothing_left else "Or"
         yield (
             f"{start} with --budget '{judgement.loosened.text}', which "
             f"{limits(nearest.candidate)} meets: these trials are judged again"

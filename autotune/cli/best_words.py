@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.cli.advice import next_lines
-from autotune.cli.words import study_verdict
+from autotune.cli.advice import Commands, next_lines
+from autotune.cli.words import reasons
 from autotune.study.plan import finished_trials
 
 if TYPE_CHECKING:
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from autotune.study.view import StudyView
 
 _TUNE = "the same autotune tune"
-_BEST = "autotune best"
 
 
 def verdict_and_advice(
@@ -26,16 +25,20 @@ def verdict_and_advice(
         judgement: the view's.
         budget: given in place of the study's own; None if that is the one.
     """
+    verdict = reasons(judgement, view.trials)
     total = int(view.study.spec["trials"])
-    advice = next_lines(judgement, state=view.study.state, trials=view.trials, total=total)
-    lines = study_verdict(view)
-    lines = lines[: len(lines) - len(advice)]
     left = total - finished_trials(view.trials)
     if budget is not None and left > 0 and _is_open(view, judgement):
         more = "trial" if left == 1 else "trials"
         goes_on = f"it goes on by these limits, with up to {left} more {more}"
-        return lines, [f"Next: {_TUNE} with --budget '{budget}': {goes_on}."]
-    return lines, [_named(line, budget) for line in advice]
+        return verdict, [f"Next: {_TUNE} with --budget '{budget}': {goes_on}."]
+    return verdict, next_lines(
+        judgement,
+        state=view.study.state,
+        trials=view.trials,
+        total=total,
+        commands=Commands(_TUNE, budget),
+    )
 
 
 def _is_open(view: StudyView, judgement: Judgement) -> bool:
@@ -43,13 +46,3 @@ def _is_open(view: StudyView, judgement: Judgement) -> bool:
     return view.study.state == "finished" and (
         judgement.chosen is None or judgement.code == "not_converged"
     )
-
-
-def _named(line: str, budget: str | None) -> str:
-    """Name the command that is meant, and the budget with it."""
-    if budget is not None:
-        other = f"--budget '{budget}'"
-        line = line.replace(
-            "the same command with --trials", f"{_TUNE} with {other} and --trials"
-        ).replace(f"{_BEST} --output", f"{_BEST} {other} --output")
-    return line.replace("the same command", _TUNE)

@@ -65,10 +65,14 @@ def verdict_lines(
         total: trials that were asked for.
     """
     return [
-        *_lines(judgement, any(map(censored, trials))),
-        *caveat_lines(judgement, trials),
+        *reasons(judgement, trials),
         *next_lines(judgement, state=state, trials=trials, total=total),
     ]
+
+
+def reasons(judgement: Judgement, trials: Sequence[TrialRecord]) -> list[str]:
+    """Return the verdict and its reasons, without what to do next."""
+    return [*_lines(judgement, any(map(censored, trials))), *caveat_lines(judgement, trials)]
 
 
 def simulation_lines(study: StudyRecord) -> list[str]:
