@@ -135,6 +135,7 @@ def test_a_default_that_is_best_is_so_with_limits_a_little_looser(
     assert studies.baselines(workload(scripts, [worse]), "better_cell") == []
 
 
+@pytest.mark.study
 def test_a_study_follows_from_its_seed_and_begins_with_its_baseline(
     scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

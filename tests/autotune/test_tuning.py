@@ -125,6 +125,7 @@ def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
     return run
 
 
+@pytest.mark.study
 def test_a_new_study_calibrates_and_a_resumed_one_goes_on_with_that(tune: Tune) -> None:
     first_engines, engines = ScriptedEngines(), ScriptedEngines()
     first = tune(first_engines)
@@ -156,6 +157,7 @@ def test_a_live_study_is_not_resumed_with_restarts(tune: Tune, idle: list[Job]) 
     assert len(idle) == 1
 
 
+@pytest.mark.study
 def test_a_study_of_restarts_stays_one(tune: Tune) -> None:
     engines = ScriptedEngines()
     first = tune(engines, fidelity="restart", calibrate=False)
