@@ -37,6 +37,10 @@ GIVEN_UP_AFTER = 2
 DOUBTED_REPEATS = 2
 """How often, at most, what luck may have made the best is measured again."""
 
+BASELINE_ATTEMPTS = 4
+"""The same as ``ATTEMPTS`` of a baseline that slow spells of the machine have hit: without a
+baseline there is no study, and spells come by chance."""
+
 CONTESTED_REPEATS = 8
 """Restarts of a candidate after which more of them would not tell it from its rivals either."""
 
@@ -373,7 +377,9 @@ def retry(rows: Sequence[TrialRecord]) -> Step | None:
         ended = [row for row in group if row.state != "interrupted"]
         # A restart is due to what failed live, even at its second try.
         failed_live = bool(ended) and ended[-1].fidelity == "live" and ended[-1].state == "failed"
-        due = len(ended) < ATTEMPTS or failed_live
+        spells = bool(ended) and ended[-1].failure_class == "slow_spell"
+        patient = spells and last.phase == "baseline"
+        due = len(ended) < (BASELINE_ATTEMPTS if patient else ATTEMPTS) or failed_live
         if due and all(row.state in _WITHOUT_RESULT for row in group):
             first = last.number if last.replicate_of is None else last.replicate_of
             # What failed live may run by itself; only an engine of its own can tell.

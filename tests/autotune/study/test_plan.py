@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, cell_key
 from autotune.candidates.starts import Start
 from autotune.study.plan import (
+    BASELINE_ATTEMPTS,
     Plan,
     Step,
     failures_in_a_row,
@@ -252,3 +254,19 @@ def test_failures_in_a_row() -> None:
     assert failures_in_a_row([]) == (None, 0)
     assert failures_in_a_row(failed) == ("engine_dead", 2)
     assert failures_in_a_row([*failed, record(3)]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("failure_class", "attempts"), [("slow_spell", BASELINE_ATTEMPTS), ("client_bound", 2)]
+)
+def test_a_baseline_that_spells_have_hit_is_tried_more_often(
+    failure_class: str, attempts: int
+) -> None:
+    plan = plan_of(9)
+    rows: list[TrialRecord] = []
+    while (step := plan.next_step(rows)) is not None and step.phase == "baseline":
+        row = record(len(rows), BASELINE, phase="baseline", state="invalid")
+        rows.append(replace(row, failure_class=failure_class))
+        if retry(rows) is None:
+            break
+    assert len(rows) == attempts
