@@ -57,7 +57,7 @@ class Confirmation:
             if row.phase != "confirm":
                 between = True
                 continue
-            if not self._of(current, row.candidate) and self._complete(current, alone=alone):
+            if not trials_of(current, row.candidate) and self._complete(current, alone=alone):
                 current, alone = [], not between
             current.append(row)
             between = False
@@ -66,15 +66,15 @@ class Confirmation:
     def _complete(self, current: Sequence[TrialRecord], *, alone: bool) -> bool:
         """Whether each of the round has all that it will get, the baseline among them."""
         everybody = [*_candidates(current), *([] if alone else [self.baseline])]
-        return all(self._settled(self._of(current, each)) for each in everybody)
+        return all(self._settled(trials_of(current, each)) for each in everybody)
 
     def _members(
         self, current: Sequence[TrialRecord], confirms: Sequence[TrialRecord]
     ) -> list[Candidate]:
         """Return the finalists of a round, filled up by the best who are not confirmed yet."""
         own = [each for each in _candidates(current) if not self._is_baseline(each)]
-        members = [each for each in own if not given_up(self._of(current, each))]
-        done = all(self._settled(self._of(current, each)) for each in members)
+        members = [each for each in own if not given_up(trials_of(current, each))]
+        done = all(self._settled(trials_of(current, each)) for each in members)
         if len(members) >= self.most and not done:
             return members
         finalists = self.finalists()
@@ -82,12 +82,12 @@ class Confirmation:
             members = []
         if len(members) >= self.most:
             return members
-        able = [c for c in finalists if not given_up(self._of(confirms, c))]
+        able = [c for c in finalists if not given_up(trials_of(confirms, c))]
         known = set(map(cell_key, own))
         new = [
             each
             for each in able[: self.most]
-            if cell_key(each) not in known and not self._settled(self._of(confirms, each))
+            if cell_key(each) not in known and not self._settled(trials_of(confirms, each))
         ]
         return [*members, *new][: self.most]
 
@@ -97,7 +97,7 @@ class Confirmation:
         """Return who has the fewest results of the round; of several the first in turn."""
         base = [] if alone else [self.baseline]
         in_turn = [*members[:1], *base, *members[1:]] if members else []
-        trials = [self._of(current, each) for each in in_turn]
+        trials = [trials_of(current, each) for each in in_turn]
         due = [
             (sum(row.state in FINISHED for row in own), turn)
             for turn, own in enumerate(trials)
@@ -108,12 +108,14 @@ class Confirmation:
     def _settled(self, own: Sequence[TrialRecord]) -> bool:
         return sum(row.state in FINISHED for row in own) >= self.repeats or given_up(own)
 
-    def _of(self, rows: Sequence[TrialRecord], candidate: Candidate) -> list[TrialRecord]:
-        key = cell_key(candidate)
-        return [row for row in rows if cell_key(row.candidate) == key]
-
     def _is_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) == cell_key(self.baseline)
+
+
+def trials_of(rows: Sequence[TrialRecord], candidate: Candidate) -> list[TrialRecord]:
+    """Return the trials of one candidate."""
+    key = cell_key(candidate)
+    return [row for row in rows if cell_key(row.candidate) == key]
 
 
 def given_up(own: Sequence[TrialRecord]) -> bool:

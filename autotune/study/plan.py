@@ -9,7 +9,7 @@ from typing import Protocol
 from autotune.candidates.equivalence import Observed, equivalent_cells
 from autotune.candidates.lattice import Candidate, Lattice, cell_key
 from autotune.candidates.starts import Start
-from autotune.study.confirm import ATTEMPTS, FINISHED, Confirmation, given_up
+from autotune.study.confirm import ATTEMPTS, FINISHED, Confirmation, given_up, trials_of
 from autotune.study.costs import Fidelity
 from storage.records import TrialRecord
 
@@ -244,21 +244,16 @@ class Plan:
 
     def _contested(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Measure again who cannot be told apart, the least measured first."""
-        counts = {
-            cell_key(each): sum(
-                row.fidelity == "restart" and row.state in FINISHED for row in _of(rows, each)
-            )
-            for each in self.contested()
-        }
-        able = [
-            each
-            for each in self.contested()
-            if counts[cell_key(each)] < CONTESTED_REPEATS
-            and not given_up([row for row in _of(rows, each) if row.phase == "confirm"])
-        ]
+        able = []
+        for each in self.contested():
+            own = trials_of(rows, each)
+            restarts = sum(row.fidelity == "restart" and row.state in FINISHED for row in own)
+            confirms = [row for row in own if row.phase == "confirm"]
+            if restarts < CONTESTED_REPEATS and not given_up(confirms):
+                able.append((restarts, each))
         if not able:
             return None
-        return self._again(rows, min(able, key=lambda each: counts[cell_key(each)]))
+        return self._again(rows, min(able, key=lambda counted: counted[0])[1])
 
     def _restarts_alone(self, rows: Sequence[TrialRecord]) -> bool:
         return not self._searches_live and all(row.fidelity == "restart" for row in rows)
@@ -288,11 +283,6 @@ class Plan:
 
     def _again(self, rows: Sequence[TrialRecord], candidate: Candidate) -> Step:
         return Step("confirm", candidate, replicate_of=first_trial(rows, candidate))
-
-
-def _of(rows: Sequence[TrialRecord], candidate: Candidate) -> list[TrialRecord]:
-    key = cell_key(candidate)
-    return [row for row in rows if cell_key(row.candidate) == key]
 
 
 def is_search(row: TrialRecord, rows: Sequence[TrialRecord]) -> bool:
