@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts" / "bench"
+from tests.bench_scripts import imported
+
 MODULES = ("honesty", "honesty_studies", "search_methods", "search_truth")
 
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    yield {name: importlib.import_module(name) for name in MODULES}
-    for name in MODULES:
-        del sys.modules[name]
+    yield from imported(monkeypatch, MODULES)
 
 
 def row(kind: str, **said: Any) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,17 +13,14 @@ import pytest
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.forecast.simulation import Traffic
 from autotune.traffic.model import Trace, TraceRequest
+from tests.bench_scripts import imported
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts" / "bench"
 MODULES = ("search", "search_methods", "search_table", "search_truth")
 
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    yield {name: importlib.import_module(name) for name in MODULES}
-    for name in MODULES:
-        del sys.modules[name]
+    yield from imported(monkeypatch, MODULES)
 
 
 def rows(method: str, regrets: dict[tuple[str, int], float], counts: Any) -> list[dict[str, Any]]:
