@@ -18,7 +18,8 @@ class Observed:
     Attributes:
         candidate: what was measured.
         peak_running: the most requests that ever ran at once; None if nothing was recorded.
-        graphs: whether the engine captured CUDA graphs of sizes that follow from the cap.
+        graphs: whether engines for this and other caps have CUDA graphs of sizes that follow from
+            the cap; not so where one engine runs them all.
     """
 
     candidate: Candidate

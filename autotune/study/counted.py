@@ -74,6 +74,19 @@ def breaks_for_certain(trial: TrialRecord, budget: Budget, classes: Sequence[Len
     return any((bounds.get(x.key) or 0.0) > (x.limit_ms or math.inf) for x in budget.limits)
 
 
+def cut_short(
+    trials: Iterable[TrialRecord], budget: Budget, classes: Sequence[LengthClass]
+) -> set[str]:
+    """Return the keys of the candidates of which a part of a replay breaks a budget for certain.
+
+    Args:
+        trials: of any state.
+        budget: without relative limits.
+        classes: of prompt length.
+    """
+    return {cell_key(t.candidate) for t in trials if breaks_for_certain(t, budget, classes)}
+
+
 def bounds_of(cut: Json, classes: Sequence[LengthClass]) -> dict[str, float | None]:
     """Return what a replay that was cut short would have had at least, in ms by key.
 

@@ -20,7 +20,7 @@ from autotune.study.costs import (
     objective_names,
     replicate_noise,
 )
-from autotune.study.counted import counted_trials, is_restart_of, loosened
+from autotune.study.counted import counted_trials, cut_short, is_restart_of, loosened
 from autotune.study.drift import Steadiness, assess_steadiness
 from objectives.arrays import F8, Bools
 from objectives.budget import margins, resolve, upper_margins
@@ -39,6 +39,10 @@ CONVERGED_COST = 0.03
 
 KEEPING_COST = 0.05
 """The same of a baseline that nothing is shown to beat by more than ``CONVERGED_COST``."""
+
+ALONE_AFTER = 4
+"""Other candidates that broke the budget after which a baseline that keeps it is no longer just
+the first that was tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,21 +136,22 @@ def judge(
     base = keys.index(cell_key(baseline)) if own else None
     costs = np.stack([cell.costs for cell in cells])
     feasible = np.array([cell.feasible for cell in cells])
-    eligible = feasible & np.array([not cell.live for cell in cells])
+    restarted = np.array([not cell.live for cell in cells])
     noise = replicate_noise(cells)
     sigma = None if noise is None else noise.sigma
     scores = score_cells(costs, feasible, _anchors(absolute, names), sigma)
     draws = as_restarts(draw_costs(cells, load_samples, names, classes, noise), cells, noise)
-    knee = find_knee(costs, eligible, scores)
+    knee = find_knee(costs, feasible & restarted, scores)
     if knee is not None:
         knee = replace(knee, front=non_dominated(costs, feasible))
     gain = None
     if knee is not None and base is not None:
         gain = _gain(scores, draws, base, knee.cell)
     noise_of_gain = _noise_of_gain(scores, noise, cells, knee, base)
-    drawn = _Draws(draws, feasible, eligible, scores)
-    restarted = sum(not cell.live for cell in cells)
-    ruling = _rule(knee, base, gain, noise_of_gain, drawn, restarted=restarted)
+    drawn = _Draws(draws, feasible, restarted, scores)
+    broken = {key for key, cell in zip(keys, cells, strict=True) if not cell.feasible}
+    broken |= cut_short(trials, absolute, classes)
+    ruling = _rule(knee, base, gain, noise_of_gain, drawn, broken=len(broken))
     ruling = _question(ruling, cells, drawn)
     winner = ruling.winner
     nearest = _nearest(absolute, cells) if ruling.code == "nothing_feasible" else None
@@ -268,14 +273,19 @@ class _Draws:
     Attributes:
         costs: [resamples, cells, objectives], as restarts would have them.
         feasible: [cells], those that the winner is compared with.
-        eligible: [cells], those that may win.
+        restarted: [cells], those that may win if they are feasible.
         scores: the scale.
     """
 
     costs: F8
     feasible: Bools
-    eligible: Bools
+    restarted: Bools
     scores: Scores
+
+    @property
+    def eligible(self) -> Bools:
+        """[cells], those that may win."""
+        return self.feasible & self.restarted
 
     def certainty(self, cell: int, *, of_all: bool = False) -> Certainty:
         """Judge a cell by the objectives that count, or by all that were measured."""
@@ -294,14 +304,18 @@ def _rule(
     noise_of_gain: float | None,
     draws: _Draws,
     *,
-    restarted: int,
+    broken: int,
 ) -> _Ruling:
-    """Decide: the knee, or the baseline where the gain is none, if that loses next to nothing."""
+    """Decide: the knee, or the baseline where the gain is none, if that loses next to nothing.
+
+    ``broken`` candidates were measured, in full or in part, and break the budget.
+    """
     if knee is None:
         return _Ruling("nothing_feasible")
     best = draws.certainty(knee.cell)
-    if restarted == 1:
-        return _Ruling("not_converged", knee.cell, best)
+    if draws.restarted.sum() == 1:
+        alone = knee.cell == base and draws.feasible.sum() == 1 and broken >= ALONE_AFTER
+        return _Ruling("keep_default" if alone else "not_converged", knee.cell, best)
     if base is not None and draws.eligible[base] and gain is not None:
         estimate, bounds = gain
         within_noise = noise_of_gain is not None and estimate <= noise_of_gain
@@ -331,7 +345,7 @@ def _question(ruling: _Ruling, cells: Sequence[Cell], draws: _Draws) -> _Ruling:
     best = min(live, key=expected.__getitem__)
     if ruling.winner is None:
         return replace(ruling, code="not_converged", unconfirmed=best)
-    if sum(not cell.live for cell in cells) == 1:
+    if draws.restarted.sum() == 1:
         return replace(ruling, unconfirmed=best)
     if expected[ruling.winner] - expected[best] > CONVERGED_COST:
         return replace(ruling, code="not_converged", unconfirmed=best)

@@ -168,7 +168,7 @@ class Plan:
     def untested(self, rows: Sequence[TrialRecord]) -> Callable[[Candidate], bool]:
         """Return whether a cell may be tried: never tried, and not equal to one that was."""
         closed = {cell_key(row.candidate) for row in rows} | set(
-            equivalent_cells(self.lattice, observed(rows))
+            equivalent_cells(self.lattice, observed(rows, live=self._searches_live))
         )
         return lambda candidate: cell_key(candidate) not in closed
 
@@ -399,13 +399,19 @@ def failures_in_a_row(rows: Sequence[TrialRecord]) -> tuple[str | None, int]:
     return latest, count
 
 
-def observed(rows: Sequence[TrialRecord]) -> list[Observed]:
-    """Return the measured cells with the most requests that ran at once in them."""
+def observed(rows: Sequence[TrialRecord], *, live: bool) -> list[Observed]:
+    """Return the measured cells with the most requests that ran at once in them.
+
+    Args:
+        rows: trials of the study.
+        live: whether others would be tried on an engine that runs, which keeps its CUDA graphs
+            whatever the cap.
+    """
     return [
         Observed(
             row.candidate,
             int(row.engine["load"]["peak_running"]) if row.engine["load"]["steps"] else None,
-            graphs=bool(row.engine["capture_sizes"]),
+            graphs=not live and bool(row.engine["capture_sizes"]),
         )
         for row in rows
         if row.state == "complete" and row.engine is not None

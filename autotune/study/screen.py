@@ -184,7 +184,17 @@ class Screen:
         if not able:
             return None
         best = max(able, key=lambda row: (outlook.improvement[row], -outlook.expected[row]))
-        return self.cells[best]
+        return self.cells[self._plainest(best, able, looked.simulations.forecasts)]
+
+    def _plainest(self, best: int, able: Sequence[int], forecasts: Forecasts) -> int:
+        """Return which of the cells that are simulated alike differs least from the baseline.
+
+        A limit that makes no difference to the traffic is best left as it is.
+        """
+        own, base = forecasts.logs[best], self._rows_of[cell_key(self._study.baseline)]
+        alike = [row for row in able if np.array_equal(forecasts.logs[row], own, equal_nan=True)]
+        apart = np.abs(self._places - self._places[base]).sum(axis=1)
+        return min(alike, key=lambda row: (apart[row], row != best))
 
     def settled(self, rows: Sequence[TrialRecord], allowed: Callable[[Candidate], bool]) -> bool:
         """Whether cells may still be tried, and none is expected to be better by much."""

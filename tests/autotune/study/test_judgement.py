@@ -19,6 +19,7 @@ from autotune.study.judgement import (
 )
 from objectives.errors import ObjectiveError
 from objectives.limits import parse_budget
+from storage.records import TrialRecord
 from tests.autotune.study.records import Measured, limits, record
 from tests.autotune.study.scripted import BASELINE, BUDGET, REQUESTS, Speed, clear_knee
 
@@ -341,6 +342,34 @@ def test_without_a_baseline_there_is_no_gain() -> None:
 def test_one_candidate_alone_decides_nothing() -> None:
     study = Measured(budget=BUDGET)
     study.add(BASELINE, Speed(100, 10))
+    assert judged(study).code == "not_converged"
+
+
+def cut(number: int, tpot_ms: float) -> TrialRecord:
+    """A replay that was cut short, with what was seen of it."""
+    seen = {"bounds": {"tpot_p95": tpot_ms}, "classes": ""}
+    engine = {"censored": seen, "send_lag_p99_ms": 0.1}
+    return record(number, limits(256 * number), state="infeasible", engine=engine)
+
+
+@pytest.mark.parametrize(("others", "code"), [(3, "not_converged"), (4, "keep_default")])
+def test_a_baseline_that_alone_keeps_the_budget_is_kept_once_enough_others_broke_it(
+    others: int, code: str
+) -> None:
+    study = Measured(budget=BUDGET)
+    study.add(BASELINE, Speed(100, 10))
+    limit_ms = 16
+    study.add(limits(9999), Speed(100, 1.2 * limit_ms), fidelity="live")
+    study.trials += [cut(number, 1.1 * limit_ms) for number in range(2, others + 1)]
+    judgement = judged(study)
+    assert judgement.code == code
+    assert judgement.winner == judgement.baseline == 0
+
+
+def test_what_was_cut_short_within_this_budget_did_not_break_it() -> None:
+    study = Measured(budget=BUDGET)
+    study.add(BASELINE, Speed(100, 10))
+    study.trials += [cut(number, 1.0) for number in range(1, 9)]
     assert judged(study).code == "not_converged"
 
 

@@ -194,7 +194,7 @@ def test_cells_equal_to_a_measured_one_are_closed() -> None:
 
 def test_a_log_without_steps_leaves_the_peak_unknown() -> None:
     empty = {"load": {"peak_running": 0, "steps": 0}, "capture_sizes": [1, 2]}
-    (seen,) = observed([record(0, engine=empty)])
+    (seen,) = observed([record(0, engine=empty)], live=False)
     assert seen.peak_running is None
     assert seen.graphs
 
@@ -204,7 +204,7 @@ LOAD = {"load": {"peak_running": 20, "steps": 5}, "capture_sizes": []}
 
 def test_only_complete_trials_are_observed() -> None:
     rows = [record(0, engine=LOAD), record(1, state="invalid", engine=LOAD), record(2)]
-    assert [each.peak_running for each in observed(rows)] == [20]
+    assert [each.peak_running for each in observed(rows, live=False)] == [20]
 
 
 def test_more_trials_than_before_go_on() -> None:

@@ -63,6 +63,15 @@ def shape(rows: Sequence[TrialRecord]) -> str:
     return "".join(SIGNS.get(row.phase) or names[int(row.candidate[TOKENS])] for row in rows)
 
 
+def test_caps_above_the_peak_are_alike_on_one_engine_whatever_graphs_it_has() -> None:
+    engine = {"load": {"peak_running": 20, "steps": 5}, "capture_sizes": [1, 2, 4, 128]}
+    rows = [record(0, BASELINE, phase="baseline", engine=engine)]
+    caps = [int(cell[SEQS]) for cell in LATTICE.cells() if cell[TOKENS] == 2048]
+    by_restart = [cap for cap in caps if plan_of(12, live=False).untested(rows)(limits(2048, cap))]
+    assert by_restart == [8, 16, 24, 32, 48]
+    assert [c for c in caps if plan_of(12).untested(rows)(limits(2048, c))] == [8, 16]
+
+
 @pytest.mark.parametrize(
     ("trials", "expected"),
     [

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune import lease, tuning
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, cell_key
 from autotune.controller import Controller
 from autotune.study import screen as screens
 from autotune.study.job import Job
@@ -218,6 +218,18 @@ def test_what_is_picked_follows_from_the_stored_trials_alone(study: Study) -> No
     before, row = study.rows[:count], study.rows[count]
     assert row.phase == "screen"
     assert study.screen().pick(before, study.untested(before)) == row.candidate
+
+
+def test_a_cap_that_makes_no_difference_is_left_as_it_is(study: Study) -> None:
+    lattice = Lattice({TOKENS: (512, 2048), SEQS: (64, 96, 128, 256)})
+    job, rows = replace(study.job, lattice=lattice), study.rows[:2]
+    found = Screen.of(job, Yardstick.of(job), study.samples.__getitem__)
+    assert found is not None
+    logs = looked_at(found, rows).simulations.forecasts.logs
+    smaller = [row for row, cell in enumerate(found.cells) if cell[TOKENS] == 512]
+    assert (logs[smaller] == logs[smaller[0]]).all()
+    picked = found.pick(rows, lambda cell: cell[TOKENS] == 512)
+    assert picked == {TOKENS: 512, SEQS: study.job.baseline[SEQS]}
 
 
 def test_a_study_that_was_stopped_goes_on_as_it_would_have(tuner: Tuner, study: Study) -> None:
