@@ -33,7 +33,7 @@ from autotune.demo import resolve_trace
 from autotune.forecast.forecaster import Forecasts, forecast_cells
 from autotune.forecast.residuals import correct
 from autotune.forecast.simulation import Traffic
-from autotune.traffic.model import Trace
+from autotune.traffic.model import Trace, TraceMeta, TraceRequest
 from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
 from objectives.arrays import F8
@@ -97,19 +97,28 @@ class Series:
 def read_trace(told: Mapping[str, Any]) -> Trace:
     """Return the traffic that a file of replays tells of.
 
-    ``path``, or ``shared``, the name of a recorded file; with ``window``, and ``density``, by how
-    much closer together the requests were replayed.
+    ``path``, or ``shared``, the name of a recorded file; with ``shorter_than``, the tokens of
+    prompt and answer that a request has to stay below, with ``window``, and with ``density``, by
+    how much closer together the requests were replayed.
     """
     path = SHARED / told["shared"] if "shared" in told else resolve_trace(told["path"])
     trace = load_trace(path)
+    if (most := told.get("shorter_than")) is not None:
+        whole = trace.requests
+        trace = _with([r for r in whole if r.input_length + r.output_length < most], trace.meta)
     if "window" in told:
         trace = parse_window(told["window"]).apply(trace)
     density = told.get("density", 1)
+    dense = [replace(each, timestamp_ms=each.timestamp_ms / density) for each in trace.requests]
+    return _with(dense, trace.meta)
+
+
+def _with(requests: Sequence[TraceRequest], meta: TraceMeta) -> Trace:
     return Trace.build(
-        [replace(each, timestamp_ms=each.timestamp_ms / density) for each in trace.requests],
-        block_size=trace.meta.block_size,
-        prefixes_known=trace.meta.prefixes_known,
-        source=trace.meta.source,
+        requests,
+        block_size=meta.block_size,
+        prefixes_known=meta.prefixes_known,
+        source=meta.source,
     )
 
 
