@@ -108,7 +108,7 @@ def _json(
         **label(view.study),
         "study": view.study.name,
         "budget": foresight.study.budget.text,
-        "trust": foresight.looked.outlook.trust,
+        "trust": foresight.trust,
         "step_time_error": foresight.looked.simulations.times.error,
     }
     if chosen is None:
@@ -129,20 +129,15 @@ def _lines(
 ) -> list[str]:
     from autotune.cli.foreseen import last_words, next_line
     from autotune.forecast.forecast_words import at_load_line, judged_line, load_line, trust_line
-    from autotune.forecast.residuals import LEAST_TRUST
     from autotune.study.foresight import MOST_LOAD, described
 
     listed = described(foresight.forecasts, top) if chosen is None else [foresight.of(chosen)]
-    trust = foresight.looked.outlook.trust
     lines = [judged_line(foresight.study.budget.text), *_table(foresight, listed)]
-    lines += ["", trust_line(trust)]
+    lines += ["", trust_line(foresight.trust)]
     if chosen is None:
         # Of forecasts that measurements contradict nothing else is said.
-        return (
-            lines
-            if trust < LEAST_TRUST
-            else [*lines, next_line(foresight), *last_words(foresight)]
-        )
+        told = [next_line(foresight), *last_words(foresight)] if foresight.trusted else []
+        return [*lines, *told]
     if foresight.study.budget.limits:
         lines.append(load_line(foresight.holds_up_to(chosen), MOST_LOAD))
     if load is not None:

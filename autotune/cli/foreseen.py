@@ -10,9 +10,7 @@ import typer
 from autotune.cli.tables import limits
 from autotune.errors import AutotuneError
 from autotune.forecast.forecast_words import metrics_line, trust_line
-from autotune.forecast.residuals import LEAST_TRUST
 from autotune.study.foresight import Foresight, stored_traffic
-from autotune.study.judgement import CONVERGED_COST
 from autotune.study.screen import Simulations
 from autotune.study.view import StudyView
 from storage.repository import Repository
@@ -24,14 +22,10 @@ def forecast_of_others(view: StudyView, repository: Repository, trace: Path | No
         foresight = foresight_of(view, repository, trace)
     except AutotuneError as error:
         return [f"No forecasts of other candidates: {error.message}."]
-    trust = foresight.looked.outlook.trust
-    if trust < LEAST_TRUST:
-        return [trust_line(trust)]
-    # What cannot run is no better, whatever its steps would take.
-    able = [each for each in foresight.forecasts if each.trials or not each.failed]
-    best = able[0]
-    measured = [each for each in foresight.forecasts if each.trials]
-    if best.trials or (measured and measured[0].loss - best.loss < CONVERGED_COST):
+    if not foresight.trusted:
+        return [trust_line(foresight.trust)]
+    best = foresight.proposal
+    if best is None:
         return ["No candidate that was not measured is forecast to be better by much."]
     chance = best.probability
     kept = "" if chance is None else f", keeps the budget with {100 * chance:.0f} %"
@@ -84,9 +78,8 @@ def last_words(foresight: Foresight) -> list[str]:
 
     Of forecasts that measurements contradict it says only that.
     """
-    trust = foresight.looked.outlook.trust
-    if trust < LEAST_TRUST:
-        return [trust_line(trust)]
+    if not foresight.trusted:
+        return [trust_line(foresight.trust)]
     return [*attribution_lines(foresight), *chance_lines(foresight)]
 
 

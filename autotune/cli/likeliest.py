@@ -11,7 +11,6 @@ from autotune.cli.foreseen import foresight_of
 from autotune.cli.tables import limits
 from autotune.errors import AutotuneError
 from autotune.forecast.forecast_words import metrics_line, trust_line
-from autotune.forecast.residuals import LEAST_TRUST
 from autotune.study.counted import breaks_for_certain, censored
 from autotune.study.foresight import Forecast, Foresight
 from objectives.classes import parse_classes
@@ -28,9 +27,10 @@ _HARDLY = 0.05
 def likeliest_lines(
     view: StudyView, budget: Budget, repository: Repository, trace: Path | None
 ) -> list[str]:
-    """Return which unmeasured candidate is likeliest to keep a budget that no measured one keeps.
+    """Return which candidate a search would try for a budget that no measured one keeps.
 
-    Or why nothing is forecast.
+    Where it would not follow forecasts, or hardly any candidate keeps it, the likeliest to keep
+    it. Or why nothing is forecast.
 
     Args:
         view: the study, judged by ``budget``.
@@ -43,10 +43,18 @@ def likeliest_lines(
     except AutotuneError as error:
         why = f"{error.message}; {error.hint}" if error.hint else error.message
         return [f"No forecasts of other candidates: {why}."]
-    best = max(_open(view, budget, foresight), key=_chance, default=None)
-    if best is None:
+    likeliest = max(_open(view, budget, foresight), key=_chance, default=None)
+    if likeliest is None:
         return ["No candidate is left that was not measured."]
-    return list(_named(best, foresight.looked.outlook.trust))
+    if not foresight.trusted:
+        return [_named(likeliest), trust_line(foresight.trust)]
+    if _chance(likeliest) < _HARDLY:
+        return [_named(likeliest)]
+    # What does the same as one that was measured, or is expected to gain nothing, is not tried.
+    proposal = foresight.proposal
+    if proposal is None:
+        return ["None that was measured keeps it, and no other is forecast to be worth a trial."]
+    return [_named(proposal)]
 
 
 def _open(view: StudyView, budget: Budget, foresight: Foresight) -> Iterator[Forecast]:
@@ -67,12 +75,9 @@ def _chance(forecast: Forecast) -> float:
     return forecast.probability or 0.0
 
 
-def _named(best: Forecast, trust: float) -> Iterator[str]:
+def _named(best: Forecast) -> str:
     name, chance = limits(best.candidate), _chance(best)
     odds = f"with a probability of {100 * chance:.0f} %: {metrics_line(best.metrics)}"
     if chance < _HARDLY:
-        yield f"None that was measured keeps it, and by forecast hardly any would; {name} {odds}."
-    else:
-        yield f"None that was measured keeps it; by forecast {name} may, {odds}."
-    if trust < LEAST_TRUST:
-        yield trust_line(trust)
+        return f"None that was measured keeps it, and by forecast hardly any would; {name} {odds}."
+    return f"None that was measured keeps it; by forecast {name} may, {odds}."

@@ -15,14 +15,15 @@ from autotune.candidates.lattice import Candidate, Lattice, cell_key, plain_valu
 from autotune.demo import resolve_trace
 from autotune.errors import TraceError, UsageError
 from autotune.forecast.forecaster import forecast_cells, forecast_obstacle
+from autotune.forecast.residuals import LEAST_TRUST
 from autotune.forecast.simulation import Traffic
 from autotune.forecast.sweep import Calibrated
 from autotune.study.confirm import FINISHED
 from autotune.study.costs import LoadSamples
-from autotune.study.counted import censored
+from autotune.study.counted import breaks_for_certain, censored, counted_trials
 from autotune.study.outcomes import Yardstick
-from autotune.study.plan import Plan
-from autotune.study.screen import Looked, Screen, Simulations
+from autotune.study.plan import Plan, live_given_up, retry
+from autotune.study.screen import SETTLED_GAIN, Looked, Screen, Simulations
 from autotune.study.view import StudyView
 from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace
@@ -32,6 +33,7 @@ from objectives.arrays import F8
 from objectives.classes import LengthClass, parse_classes
 from objectives.limits import Budget
 from objectives.utilization import Work
+from storage.records import TrialRecord
 
 MOST_LOAD = 4.0
 _LOAD_STEPS = 6
@@ -125,6 +127,7 @@ class Foresight:
     ) -> None:
         self._view = view
         self.study = _stored(view, trace)
+        self._rows = [_judged(trial, self.study) for trial in view.trials]
         self._screen = Screen(
             self.study,
             _yardstick(view, self.study),
@@ -132,13 +135,23 @@ class Foresight:
             say=say,
             simulations=simulations,
         )
-        looked = self._screen.look(view.trials)
+        looked = self._screen.look(self._rows)
         if looked is None:
             raise UsageError(
                 f"study {view.study.name!r} has not measured its baseline yet",
                 hint="forecasts are corrected by it; autotune trials shows what happened",
             )
         self.looked: Looked = looked
+
+    @property
+    def trust(self) -> float:
+        """The probability, by the trials so far, that forecasts tell anything."""
+        return self.looked.outlook.trust
+
+    @property
+    def trusted(self) -> bool:
+        """Whether a search follows them; others are not worth being told."""
+        return self.trust >= LEAST_TRUST
 
     @cached_property
     def forecasts(self) -> list[Forecast]:
@@ -204,20 +217,36 @@ class Foresight:
 
     @cached_property
     def next(self) -> Candidate | None:
-        """The candidate that a search would try next.
+        """The candidate that a search by this budget would try next.
 
         None where none is expected to be better, or forecasts have no say.
         """
-        rows = self._view.trials
+        rows = self._rows
+        if (again := retry(rows)) is not None:
+            return again.candidate
+        known, spec = self._view.study.fingerprint, self._view.study.spec
         plan = Plan(
-            trials=len(rows) + 1,
+            trials=max(int(spec["trials"]), len(rows) + 1),
             baseline=self.study.baseline,
             starts=(),
             lattice=self.study.lattice,
             finalist=lambda: None,
+            live=known.get("fidelity") == "live" and not live_given_up(rows),
             screen=self._screen,
         )
         return None if plan.settled(rows) else self._screen.pick(rows, plan.untested(rows))
+
+    @property
+    def proposal(self) -> Forecast | None:
+        """The unmeasured candidate that a search would try next, for what it is expected to gain.
+
+        None where that is nothing to speak of: then a search would look no further for it.
+        """
+        if self.next is None:
+            return None
+        gain = float(self.looked.outlook.improvement[self._row(self.next)])
+        found = self.of(self.next)
+        return None if found.trials or gain < SETTLED_GAIN else found
 
     def attribution(self, candidate: Candidate) -> dict[str, dict[str, float] | None]:
         """Return what each knob does that a candidate moves, alone and from the baseline.
@@ -368,6 +397,17 @@ def _stored(view: StudyView, trace: Trace) -> Stored:
         forecast_obstacle=next(filter(None, told), None),
         seed=known["seed"],
     )
+
+
+def _judged(trial: TrialRecord, study: Stored) -> TrialRecord:
+    """Return a trial in the state that it has once a study goes on by this budget."""
+    if censored(trial) is not None and trial.state == "infeasible":
+        lost = breaks_for_certain(trial, study.budget, study.classes)
+        return trial if lost else replace(trial, state="interrupted")
+    # Alone, as only what others say of it would tell live trials apart.
+    if counted_trials([trial], study.budget, study.baseline, study.classes):
+        return replace(trial, state="complete")
+    return replace(trial, state="invalid") if trial.state == "complete" else trial
 
 
 def _yardstick(view: StudyView, study: Stored) -> Yardstick:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
+from autotune.study.foresight import Foresight
 from tests.autotune.cli.conftest import Autotune
 from tests.autotune.cli.forked import Ran
 from tests.autotune.study.simulated import simulated_study
@@ -146,6 +147,20 @@ def test_where_hardly_any_other_would_either_it_says_so(best: Best) -> None:
     assert ran.code == 3
     assert "and by forecast hardly any would; " in ran.err
     assert "with a probability of 0 %: " in ran.err
+
+
+def test_what_a_search_would_not_try_is_not_proposed(
+    best: Best, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Foresight, "next", None)
+    ran = best("--budget", BETWEEN)
+    assert ran.code == 3
+    assert "keeps it, and no other is forecast to be worth a trial.\n" in ran.err
+    assert "1024/128" not in ran.err
+    ran = best("--budget", "ttft_p95:150 itl_p99:60")
+    assert ran.err.splitlines()[-1] == (
+        "No candidate that was not measured is forecast to be better by much."
+    )
 
 
 def test_where_nothing_can_be_forecast_it_says_what_to_run(best: Best) -> None:

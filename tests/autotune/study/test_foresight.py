@@ -18,6 +18,7 @@ from autotune.candidates.live import THRESHOLD
 from autotune.cli.foreseen import attribution_lines, last_words, next_line
 from autotune.errors import TraceError, UsageError
 from autotune.forecast.forecast_words import trust_line
+from autotune.study import foresight as foresights
 from autotune.study.foresight import (
     MOST_LOAD,
     Forecast,
@@ -257,6 +258,51 @@ def test_the_candidate_that_comes_next(stored: Stored, monkeypatch: pytest.Monke
     looked = replace(contradicted.looked, outlook=outlook)
     monkeypatch.setattr(Screen, "look", lambda *_: looked)
     assert contradicted.next is None
+
+
+def test_what_is_proposed_is_what_a_search_would_try_and_gains_something(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = stored.foresight("ttft_p95:145 itl_p99:50")
+    assert strict.proposal is not None
+    assert strict.proposal.candidate == strict.next == UNMEASURED
+    monkeypatch.setattr(foresights, "SETTLED_GAIN", 99.0)
+    assert strict.proposal is None
+    monkeypatch.setattr(strict, "next", None)
+    assert strict.proposal is None
+
+
+def test_what_does_the_same_as_one_that_was_measured_does_not_come_next(stored: Stored) -> None:
+    """Fewer requests than the smaller cap ran at once, so that the larger changes nothing."""
+    trials = [
+        replace(
+            trial, engine={**trial.engine, "load": {**trial.engine["load"], "peak_running": 7}}
+        )
+        for trial in stored.view.trials
+        if trial.engine is not None
+    ]
+    extra = replace(trials[-1], number=6, candidate={TOKENS: 1024, SEQS: 8})
+    found = stored.foresight(trials=(*trials, extra))
+    assert found.next != UNMEASURED
+    assert found.of(UNMEASURED).trials == ()
+
+
+def test_a_replay_that_another_budget_had_cut_short_comes_next_under_a_looser_one(
+    stored: Stored,
+) -> None:
+    cut = {"censored": {"bounds": {"ttft_p95": 900.0}, "sent": 9, "requests": 10}}
+    added = replace(
+        stored.view.trials[-1],
+        number=6,
+        candidate={TOKENS: 1024, SEQS: 8},
+        state="infeasible",
+        phase="screen",
+        metrics=None,
+        engine=cut,
+    )
+    trials = (*stored.view.trials, added)
+    assert stored.foresight(trials=trials).next != added.candidate
+    assert stored.foresight("ttft_p95:950 itl_p99:60", trials=trials).next == added.candidate
 
 
 def test_the_next_candidate_in_words(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
