@@ -1,31 +1,87 @@
-"""Three small fits: no less than zero, never falling, and one slope for several groups."""
+"""Small fits that others are made of: least squares without negatives, medians, sums."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from objectives.arrays import F8, I8
+from objectives.arrays import F8, I8, Bools
+
+USUAL_SIGMAS = 3.0
+
+_ROUNDS = 6
+_LEAST_VARIATION = 0.005
+_MOST_EXCHANGES = 100
+_RIDGE = 1e-7
+_TOLERANCE = 1e-7
 
 
-def nonnegative(design: F8, target: F8) -> F8:
-    """Return coefficients of least squares, none below zero.
+def nonnegative(gram: F8, moments: F8, start: Bools | None = None) -> F8:
+    """Return the x >= 0 with the least x'Gx / 2 - m'x: block principal pivoting.
 
-    The most negative one is set to zero until none is left: not always the optimum of NNLS, but
-    the same in all that matters for the few columns here.
+    After Kim and Park, Fast nonnegative matrix factorization, SIAM J. Sci. Comput. 33 (2011).
+
+    Args:
+        gram: [columns, columns], G.
+        moments: [columns], m.
+        start: which to hold for positive at first, all if None.
+    """
+    scale = np.sqrt(np.maximum(np.diag(gram), 1e-300))
+    used = np.diag(gram) > 0
+    unit = gram / np.outer(scale, scale) + _RIDGE * np.eye(scale.size)
+    target = moments / scale
+    free = used.copy() if start is None else used & start
+    tolerance = _TOLERANCE * float(np.abs(target).max(initial=0.0))
+    least, patience = scale.size + 1, 3
+    result = np.zeros(scale.size)
+    for _ in range(_MOST_EXCHANGES):
+        result = np.zeros(scale.size)
+        result[free] = np.linalg.solve(unit[np.ix_(free, free)], target[free])
+        gain = target - unit @ result
+        wrong = (free & (result < 0)) | (used & ~free & (gain > tolerance))
+        count = int(np.count_nonzero(wrong))
+        if not count:
+            break
+        if count < least:
+            least, patience = count, 3
+        elif patience:
+            patience -= 1
+        else:
+            # Exchanging the last alone always ends.
+            last = int(np.flatnonzero(wrong)[-1])
+            wrong = np.arange(scale.size) == last
+        free = free ^ wrong
+    return np.asarray(np.maximum(result, 0.0) / scale)
+
+
+def robust_fit(design: F8, times_s: F8, weights: F8, *, sigmas: float = USUAL_SIGMAS) -> F8:
+    """Return coefficients >= 0 with the least relative errors; stalls pull no harder than noise.
 
     Args:
         design: [rows, columns].
-        target: [rows].
+        times_s: [rows], above 0.
+        weights: [rows], how much each counts.
+        sigmas: as in ``bounded_pull``.
     """
-    kept = np.flatnonzero(np.any(design != 0, axis=0))
-    result = np.zeros(design.shape[1])
-    while kept.size:
-        found = np.linalg.lstsq(design[:, kept], target, rcond=None)[0]
-        if found.min() >= 0:
-            result[kept] = found
-            break
-        kept = np.delete(kept, int(np.argmin(found)))
-    return result
+    relative = design / times_s[:, None]
+    pull = np.ones(times_s.size)
+    found: F8 | None = None
+    for _ in range(_ROUNDS):
+        weighted = relative * (pull * weights)[:, None]
+        start = None if found is None else found > 0
+        found = nonnegative(weighted.T @ relative, weighted.sum(axis=0), start)
+        pull = bounded_pull(np.abs(np.log(np.maximum(relative @ found, 1e-6))), sigmas=sigmas)
+    return np.zeros(design.shape[1]) if found is None else found
+
+
+def bounded_pull(off: F8, *, sigmas: float = USUAL_SIGMAS) -> F8:
+    """Return the weights by which rows that are farther off pull no harder than at ``sigmas``."""
+    bound = sigmas * max(_LEAST_VARIATION, 1.4826 * float(np.median(off)))
+    return np.asarray(np.minimum(1.0, bound / np.maximum(off, 1e-9)))
+
+
+def sums(bins: I8, values: F8) -> F8:
+    """Return the sum of the values in each bin."""
+    return np.asarray(np.bincount(bins, values), dtype=np.float64)
 
 
 def weighted_median(values: F8, weights: F8) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.forecast.fitting import nonnegative, weighted_median
+from autotune.forecast.fitting import robust_fit, sums, weighted_median
 from objectives.arrays import F8, I8, Bools
 from objectives.steps import Steps
 
@@ -39,7 +39,7 @@ _BINS_A_PRICE = 3
 _LEAST_REST = 0.15
 _WORTH_A_REFIT = 1.03
 _LEAST_VARIATION = 0.005
-_ROUNDS = 8
+_SIGMAS = 1.5
 
 _BINS_AN_OCTAVE = 4
 _LEAST_STEPS = 5
@@ -173,8 +173,8 @@ class _Course:
         width_s = max(_BIN_S, float(worked_s[-1]) / _MOST_BINS)
         middle_s = worked_s - steps.period_s / 2
         _, bins = np.unique((middle_s / width_s).astype(np.int64), return_inverse=True)
-        work = [_sums(bins, column) for column in _work(steps, capture_limit).T]
-        return cls(bins, _sums(bins, steps.period_s), np.column_stack(work))
+        work = [sums(bins, column) for column in _work(steps, capture_limit).T]
+        return cls(bins, sums(bins, steps.period_s), np.column_stack(work))
 
     @property
     def prices(self) -> int:
@@ -183,20 +183,10 @@ class _Course:
 
     def expected_s(self, among: Bools) -> F8:
         """Return what each bin takes at the pace of those in ``among``."""
-        actual_s, work = self.actual_s[among], self.work[among]
-        weights = np.ones(actual_s.size)
-        pace = np.zeros(work.shape[1])
-        for _ in range(_ROUNDS):
-            pace = nonnegative(work * (weights / actual_s)[:, None], weights)
-            off = np.abs(np.log(actual_s / np.maximum(work @ pace, 1e-9)))
-            # Bins that are far off, as in a spell, pull no harder than those at 1.5 sigma.
-            bound = 1.5 * max(_LEAST_VARIATION, float(np.median(off)) * 1.4826)
-            weights = np.sqrt(np.minimum(1, bound / np.maximum(off, 1e-9)))
+        # Bins that are far off, as in a spell, pull no harder than those at 1.5 sigma.
+        weights = np.ones(np.count_nonzero(among))
+        pace = robust_fit(self.work[among], self.actual_s[among], weights, sigmas=_SIGMAS)
         return np.maximum(self.work @ pace, 1e-9)
-
-
-def _sums(bins: I8, values: F8) -> F8:
-    return np.asarray(np.bincount(bins, values), dtype=np.float64)
 
 
 def _work(steps: Steps, capture_limit: int) -> F8:

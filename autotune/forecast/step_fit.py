@@ -8,14 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from objectives.arrays import F8, I8, Bools
+from autotune.forecast.fitting import robust_fit
+from objectives.arrays import F8, I8
 from objectives.steps import COLUMNS, Steps
 
-_ROUNDS = 6
-_MOST_EXCHANGES = 100
-_LEAST_VARIATION = 0.005
-_RIDGE = 1e-7
-_TOLERANCE = 1e-7
 _REPEATED = 3
 _ROWS_A_KNOT = 12
 _OCTAVE_SHARE = 1 / 12
@@ -117,67 +113,6 @@ def ramps(counts: F8, knots: F8) -> F8:
     return np.column_stack([np.ones(counts.size), np.clip(share, 0.0, 1.0)])
 
 
-def nonnegative_gram(gram: F8, moments: F8, start: Bools | None = None) -> F8:
-    """Return the x >= 0 with the least x'Gx / 2 - m'x: block principal pivoting.
-
-    After Kim and Park, Fast nonnegative matrix factorization, SIAM J. Sci. Comput. 33 (2011).
-
-    Args:
-        gram: [columns, columns], G.
-        moments: [columns], m.
-        start: which to hold for positive at first, all if None.
-    """
-    scale = np.sqrt(np.maximum(np.diag(gram), 1e-300))
-    used = np.diag(gram) > 0
-    unit = gram / np.outer(scale, scale) + _RIDGE * np.eye(scale.size)
-    target = moments / scale
-    free = used.copy() if start is None else used & start
-    tolerance = _TOLERANCE * float(np.abs(target).max(initial=0.0))
-    least, patience = scale.size + 1, 3
-    result = np.zeros(scale.size)
-    for _ in range(_MOST_EXCHANGES):
-        result = np.zeros(scale.size)
-        result[free] = np.linalg.solve(unit[np.ix_(free, free)], target[free])
-        gain = target - unit @ result
-        wrong = (free & (result < 0)) | (used & ~free & (gain > tolerance))
-        count = int(np.count_nonzero(wrong))
-        if not count:
-            break
-        if count < least:
-            least, patience = count, 3
-        elif patience:
-            patience -= 1
-        else:
-            # Exchanging the last alone always ends.
-            last = int(np.flatnonzero(wrong)[-1])
-            wrong = np.arange(scale.size) == last
-        free = free ^ wrong
-    return np.asarray(np.maximum(result, 0.0) / scale)
-
-
-def robust_fit(design: F8, times_s: F8, weights: F8) -> F8:
-    """Return coefficients >= 0 with the least relative errors; stalls pull no harder than noise.
-
-    Args:
-        design: [rows, columns].
-        times_s: [rows], above 0.
-        weights: [rows], how much each counts.
-    """
-    relative = design / times_s[:, None]
-    pull = np.ones(times_s.size)
-    found: F8 | None = None
-    for _ in range(_ROUNDS):
-        weighted = relative * (pull * weights)[:, None]
-        start = None if found is None else found > 0
-        found = nonnegative_gram(weighted.T @ relative, weighted.sum(axis=0), start)
-        pull = bounded_pull(np.abs(np.log(np.maximum(relative @ found, 1e-6))))
-    return np.zeros(design.shape[1]) if found is None else found
-
-
-def sums(bins: I8, values: F8) -> F8:
-    return np.asarray(np.bincount(bins, values), dtype=np.float64)
-
-
 def time_bins(times_s: F8, width_s: float) -> I8:
     """Return the number of the bin of each step: equal shares of the time, about that wide.
 
@@ -189,12 +124,6 @@ def time_bins(times_s: F8, width_s: float) -> I8:
     bins = np.minimum((middle_s / total_s * count).astype(np.int64), count - 1)
     last = np.maximum.accumulate(np.where(times_s > 0, np.arange(times_s.size), 0))
     return np.unique(bins[last], return_inverse=True)[1].astype(np.int64)
-
-
-def bounded_pull(off: F8) -> F8:
-    """Return the weights by which rows that are far off pull no harder than those at two sigma."""
-    bound = 3.0 * max(_LEAST_VARIATION, 1.4826 * float(np.median(off)))
-    return np.asarray(np.minimum(1.0, bound / np.maximum(off, 1e-9)))
 
 
 def joined(recordings: Sequence[Steps]) -> Steps:

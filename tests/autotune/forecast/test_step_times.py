@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,12 @@ def off(times: StepTimes, steps: Steps, *, overlapping: bool = False) -> tuple[f
     errors = sum_errors(times, [steps], overlapping=overlapping, width_s=ERROR_BIN_S)
     median, most = np.quantile(np.abs(errors), [0.5, 0.9])
     return float(median), float(most)
+
+
+def one_sigma(times: StepTimes, name: str, *, overlapping: bool) -> float:
+    """Return the error of sums of a recorded replay, as ``StepTimes.error`` has it."""
+    errors = sum_errors(times, [recorded(name)], overlapping=overlapping, width_s=ERROR_BIN_S)
+    return float(np.quantile(np.abs(errors), 0.683))
 
 
 def prompts_and_batches(rows: list[tuple[int, int, int, float]]) -> Steps:
@@ -175,12 +182,10 @@ def test_one_kind_of_step_stands_for_the_other() -> None:
         fitted(steps.select(steps.tokens < 0))
 
 
-def test_what_was_measured_is_told_from_what_was_not() -> None:
+def test_what_was_measured_is_known() -> None:
     known = of_sweep().known
     assert known.tokens == (8, 16384)
     assert known.decode_requests == (1, 256)
-    steps = prompts_and_batches([(100, 0, 0, 1), (0, 300, 9, 1), (0, 8, 4000, 1), (0, 8, 99, 1)])
-    assert known.covers(steps).tolist() == [True, False, False, True]
 
 
 def test_what_passes_between_two_steps_is_known() -> None:
@@ -213,17 +218,45 @@ def test_nothing_changes_nothing(overlapping: bool) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(steps=measured, overlapping=st.booleans())
-def test_a_correction_never_makes_its_own_replays_worse(steps: Steps, overlapping: bool) -> None:
+def test_a_correction_is_of_a_stated_error(steps: Steps, overlapping: bool) -> None:
     done_s = np.cumsum(steps.done_s)
     replay = replace(steps, begun_s=done_s - steps.done_s, done_s=done_s)
-    before = of_sweep()
-    after = before.refined([replay], overlapping=overlapping)
-    old, new = (
-        float(np.mean(np.abs(sum_errors(each, [replay], overlapping=overlapping))))
-        for each in (before, after)
+    after = of_sweep().refined([replay], overlapping=overlapping)
+    assert np.all(np.isfinite(sum_errors(after, [replay], overlapping=overlapping)))
+    assert 0.01 <= after.error <= 1
+    if len(steps) == 1:
+        assert np.array_equal(after.mixed_s, of_sweep().mixed_s)
+
+
+def test_noise_is_not_learnt() -> None:
+    before, noisy = of_sweep(), loaded(seconds=1, noise=0.05, seed=1)
+    after = before.refined([noisy], overlapping=False)
+    assert np.array_equal(after.mixed_s, before.mixed_s)
+    assert np.array_equal(after.decode_s, before.decode_s)
+    assert after.error >= before.error
+
+
+def test_sizes_that_were_left_out_count_though_all_come_again_and_again() -> None:
+    """Every size is measured 12 times, and always the same: only another size tells anything."""
+    sizes = [600, 800, 1000, 1200, 1400, 1600, 1800, 2000]
+    flat, tall = (
+        fitted(prompts_and_batches([(size, 0, 0, ms) for _ in range(12) for size, ms in curve]))
+        for curve in (
+            [(size, size / 10) for size in sizes],
+            [(size, 1600 * (size > 1300) + size / 10) for size in sizes],
+        )
     )
-    assert new <= old
-    assert np.isfinite(new)
+    assert flat.error < 0.02
+    assert tall.error > 0.1
+
+
+def test_a_pace_that_changes_counts() -> None:
+    replay = slowed(loaded(seed=5, seconds=8), begin_s=4, end_s=100, factor=1.2)
+    assert of_sweep().refined([replay], overlapping=False).error > 0.05
+
+
+def test_of_one_step_no_error_is_known() -> None:
+    assert fitted(prompts_and_batches([(100, 0, 0, 5)])).error == 1
 
 
 def test_single_steps_correct_the_level_and_the_rest_keeps_its_shape() -> None:
@@ -270,6 +303,33 @@ def test_a_published_sweep_predicts_another_engine_of_the_same_kind() -> None:
         assert abs(total(times, recorded(name))) < 0.025
         assert median < 0.03
         assert most < 0.07
+
+
+@pytest.mark.shared
+def test_the_stated_error_is_that_of_replays_that_were_not_seen() -> None:
+    for name in SYNC:
+        without = fitted(*(recorded(each) for each in SYNC if each != name))
+        assert one_sigma(without, name, overlapping=False) < 1.2 * without.error < 0.035
+    sweep, _ = of_published_sweep("h200_trials_aa")
+    assert max(one_sigma(sweep, name, overlapping=False) for name in SYNC) < sweep.error < 0.06
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("names", "overlapping"), [(ASYNC, True), (SYNC, False)])
+@pytest.mark.parametrize("replays", [1, 2])
+def test_so_is_that_of_a_correction(
+    names: tuple[str, ...], overlapping: bool, replays: int
+) -> None:
+    sweep, _ = of_published_sweep("h200_trials_aa")
+    stated, real = [], []
+    for own in combinations(names, replays):
+        after = sweep.refined([recorded(name) for name in own], overlapping=overlapping)
+        others = [name for name in names if name not in own]
+        real.append(np.mean([one_sigma(after, name, overlapping=overlapping) for name in others]))
+        stated.append(after.error)
+    assert np.mean(real) < 1.1 * np.mean(stated)
+    assert np.max(np.divide(real, stated)) < 2
+    assert np.mean(stated) < 0.04
 
 
 @pytest.mark.shared
