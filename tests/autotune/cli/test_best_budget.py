@@ -174,7 +174,7 @@ def test_where_nothing_can_be_forecast_it_says_what_to_run(best: Best) -> None:
 def test_what_was_only_measured_live_is_not_exported(best: Best) -> None:
     ran = best("--budget", "ttft_p95:9999 itl_p99:20")
     assert (ran.code, ran.out) == (3, "")
-    assert "\nerror: Not converged: 256/8 is the best so far" in ran.err
+    assert "\nerror: Not converged: 256/128 is the best so far" in ran.err
 
 
 def test_json_is_judged_by_it(best: Best) -> None:

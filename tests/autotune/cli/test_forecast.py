@@ -22,7 +22,7 @@ pytestmark = pytest.mark.study
 
 LINE = "No engine was run, all times are those of Intel(R) Xeon(R) Processor, simulated"
 TRIALS = ("trials", "cut_short", "failed")
-MEASURED = ("512/128", "256/8", "2048/128")
+MEASURED = ("512/128", "256/128", "2048/128")
 
 Forecast = Callable[..., Ran]
 
