@@ -73,7 +73,7 @@ def calibrate(
         command="calibrate",
     )
     with ScreenWatcher() as watcher:
-        measured = calibrate_once(settings, watcher)
+        measured = calibrate_once(settings, watcher, for_profile=save is not None)
     text = json.dumps(measured.to_json(), allow_nan=False)
     as_json = output_format is OutputFormat.JSON
     typer.echo(text if as_json else "\n".join(_lines(measured)))

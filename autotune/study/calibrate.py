@@ -153,12 +153,19 @@ def sweep(
     )
 
 
-def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
+def calibrate_once(
+    settings: TuneSettings, follower: Follower, *, for_profile: bool = False
+) -> Measured:
     """Start an engine with the user's arguments, measure its steps, and stop it.
 
+    Args:
+        settings: of the engine.
+        follower: told what happens.
+        for_profile: whether the engine is to be simulated later on.
+
     Raises:
-        UsageError: vLLM refuses the arguments, limits cannot be changed with them, or the tile
-            is none.
+        UsageError: vLLM refuses the arguments, limits cannot be changed with them, the tile is
+            none, or no simulation knows such an engine and a profile is wanted.
         EnvironmentFault: the engine did not start, died, or cannot be measured.
     """
     tiles, name = Tiles.parse(settings.tile), "calibrate"
@@ -172,6 +179,11 @@ def calibrate_once(settings: TuneSettings, follower: Follower) -> Measured:
             raise UsageError(
                 f"step times cannot be measured: {described.live_obstacle}",
                 hint="a sweep changes limits on a running engine; give it other arguments",
+            )
+        if for_profile and described.forecast_obstacle is not None:
+            raise UsageError(
+                f"an engine like this cannot be simulated: {described.forecast_obstacle}",
+                hint="without --save its step times are measured all the same",
             )
         stack.enter_context(engine_lease(supervisor, described))
         follower.say("starting an engine")

@@ -40,11 +40,14 @@ def calibrate(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(calibrate_module, "end_earlier_runs", lambda _say: None)
 
-    def described(settings: TuneSettings, _supervisor: object) -> Description:
-        given.append(settings)
-        return Description(replace(INFO, device="A B200 "), FLAGS)
+    def command(
+        engines: ScriptedEngines, *arguments: str, forecast_obstacle: str | None = None
+    ) -> Ran:
+        def described(settings: TuneSettings, _supervisor: object) -> Description:
+            given.append(settings)
+            info = replace(INFO, device="A B200 ", forecast_obstacle=forecast_obstacle)
+            return Description(info, FLAGS)
 
-    def command(engines: ScriptedEngines, *arguments: str) -> Ran:
         monkeypatch.setattr(calibrate_module, "open_supervisor", lambda _s, _name: engines)
         monkeypatch.setattr(calibrate_module, "describe_engine", described)
         return autotune("calibrate", "--model", "tiny", *LIMITS, *arguments)
@@ -101,6 +104,19 @@ def test_an_engine_that_does_not_start_exits_with_4(calibrate: Calibrate) -> Non
     assert "error: oom_start: CUDA out of memory" in ran.err
     assert "hint: the engine's log is autotune-logs/" in ran.err
     assert not Path("steps.json").exists()
+
+
+def test_no_profile_is_made_of_what_no_simulation_knows(calibrate: Calibrate) -> None:
+    engines, why = ScriptedEngines(), "speculative decoding changes the schedule"
+    ran = calibrate(engines, "--save", "mine.json", forecast_obstacle=why)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-2:] == [
+        f"error: an engine like this cannot be simulated: {why}",
+        "hint: without --save its step times are measured all the same",
+    ]
+    assert engines.started == []
+    assert not Path("mine.json").exists()
+    assert calibrate(engines, forecast_obstacle=why).code == 0
 
 
 def test_bad_options_start_no_engine(calibrate: Calibrate) -> None:
