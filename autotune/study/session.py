@@ -108,10 +108,13 @@ def fit_traffic(traffic: Traffic, settings: TuneSettings, max_model_len: int) ->
         ObjectiveError: the budget names a class that is no more.
         UsageError: no request is left of what the budget limits.
     """
-    allows = None
+    allowed, by = None, "the model"
     if traffic.trace.longest_request > max_model_len:
-        allows = _model_allows(settings)
-    trace = fitted(traffic.trace, max_model_len, settings.too_long, model_allows=allows)
+        allowed = _model_allows(settings)
+        if settings.simulated:
+            profile = load_profile(settings.engine)
+            allowed, by = profile.info.max_model_len, f"the profile {profile.name}"
+    trace = fitted(traffic.trace, max_model_len, settings.too_long, allowed=allowed, allowed_by=by)
     if trace is traffic.trace:
         return traffic
     classes = traffic.classes

@@ -11,7 +11,12 @@ from autotune.traffic.model import ReadNotes, Trace, TraceRequest, blocks_of
 
 
 def fitted(
-    trace: Trace, max_model_len: int, policy: TooLong, *, model_allows: int | None = None
+    trace: Trace,
+    max_model_len: int,
+    policy: TooLong,
+    *,
+    allowed: int | None = None,
+    allowed_by: str = "the model",
 ) -> Trace:
     """Return traffic whose prompts fit into ``max_model_len`` together with their outputs.
 
@@ -23,7 +28,9 @@ def fitted(
         trace: the traffic; returned as it is if everything fits.
         max_model_len: of the engine, in tokens.
         policy: ``error`` refuses, ``skip`` leaves out, ``truncate`` cuts.
-        model_allows: the model's own limit, so that no hint goes beyond it; None if unknown.
+        allowed: the largest ``max_model_len`` that can be had, so that no hint goes beyond it;
+            None if unknown.
+        allowed_by: what does not allow more.
 
     Raises:
         TraceError: something is too long and the policy is ``error``, or nothing is left.
@@ -36,13 +43,14 @@ def fitted(
         raise TraceError(
             f"{too_long} of {len(trace.requests)} requests are longer than the engine's "
             f"max_model_len of {max_model_len}; the longest has {trace.longest_request} tokens",
-            hint=f"{_longer(trace, model_allows)}leave them out with --too-long skip, or cut them "
-            "with --too-long truncate",
+            hint=f"{_longer(trace, allowed, allowed_by)}leave them out with --too-long skip, or "
+            "cut them with --too-long truncate",
         )
     notes = replace(trace.notes, max_model_len=max_model_len)
     if policy == "skip":
         kept = [r for r in trace.requests if r.input_length + r.output_length <= max_model_len]
-        return _rebuilt(trace, kept, replace(notes, skipped=notes.skipped + too_long))
+        skipped = replace(notes, skipped=notes.skipped + too_long)
+        return _rebuilt(trace, kept, skipped, allowed)
     block_size = trace.meta.block_size
     # A prompt token and an output token are the least that a request has.
     cut = (
@@ -50,15 +58,19 @@ def fitted(
         if max_model_len > 1
         else []
     )
-    return _rebuilt(trace, cut, replace(notes, truncated=notes.truncated + too_long))
+    truncated = replace(notes, truncated=notes.truncated + too_long)
+    return _rebuilt(trace, cut, truncated, allowed)
 
 
-def _longer(trace: Trace, model_allows: int | None) -> str:
+def _longer(trace: Trace, allowed: int | None, allowed_by: str) -> str:
     """Return the beginning of a hint: the ``max_model_len`` that is enough, if it can be had."""
-    if model_allows is not None and model_allows < trace.longest_request:
-        return f"the model allows no more than {model_allows}: "
-    enough = enough_model_len(trace.longest_request, model_allows=model_allows)
-    return f"give --engine-arg max_model_len={enough}, "
+    if allowed is not None and allowed < trace.longest_request:
+        return f"{allowed_by} allows no more than {allowed}: "
+    return f"give --engine-arg max_model_len={_enough(trace, allowed)}, "
+
+
+def _enough(trace: Trace, allowed: int | None) -> int:
+    return enough_model_len(trace.longest_request, model_allows=allowed)
 
 
 def _truncated(request: TraceRequest, max_model_len: int, block_size: int) -> TraceRequest:
@@ -76,10 +88,15 @@ def _truncated(request: TraceRequest, max_model_len: int, block_size: int) -> Tr
     )
 
 
-def _rebuilt(trace: Trace, requests: list[TraceRequest], notes: ReadNotes) -> Trace:
+def _rebuilt(
+    trace: Trace, requests: list[TraceRequest], notes: ReadNotes, allowed: int | None
+) -> Trace:
     if not requests:
+        within = allowed is None or allowed >= trace.longest_request
         raise TraceError(
             f"{trace.meta.source}: no request fits into max_model_len {notes.max_model_len}",
-            hint=f"give --engine-arg max_model_len={enough_model_len(trace.longest_request)}",
+            hint=f"give --engine-arg max_model_len={_enough(trace, allowed)}"
+            if within
+            else "replay traffic whose requests are shorter",
         )
     return trace.with_requests(requests, notes)

@@ -27,16 +27,16 @@ def test_an_error_names_the_ways_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_allows", "hint"),
+    ("allowed", "hint"),
     [
         (None, "give --engine-arg max_model_len=1600, leave them out"),
         (1599, "the model allows no more than 1599: leave them out"),
         (1600, "give --engine-arg max_model_len=1600, leave them out"),
     ],
 )
-def test_no_hint_goes_beyond_the_model(model_allows: int | None, hint: str) -> None:
+def test_no_hint_goes_beyond_the_model(allowed: int | None, hint: str) -> None:
     with pytest.raises(TraceError) as caught:
-        fitted(trace(SHORT, LONG), 800, "error", model_allows=model_allows)
+        fitted(trace(SHORT, LONG), 800, "error", allowed=allowed)
     assert caught.value.hint.startswith(hint)
 
 
@@ -64,6 +64,15 @@ def test_nothing_left_is_refused(policy: str) -> None:
     with pytest.raises(TraceError, match="test: no request fits into max_model_len 1") as caught:
         fitted(trace(SHORT), 1, "skip" if policy == "skip" else "truncate")
     assert caught.value.hint == "give --engine-arg max_model_len=128"
+
+
+def test_nothing_left_of_what_cannot_be_had_longer_needs_other_traffic() -> None:
+    with pytest.raises(TraceError) as caught:
+        fitted(trace(LONG), 10, "skip", allowed=1599)
+    assert caught.value.hint == "replay traffic whose requests are shorter"
+    with pytest.raises(TraceError) as caught:
+        fitted(trace(LONG), 10, "skip", allowed=1600)
+    assert caught.value.hint == "give --engine-arg max_model_len=1600"
 
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=12)
