@@ -37,10 +37,12 @@ class Commands:
     Attributes:
         tune: that which measures.
         budget: the limits to give with it that are not the study's own, None if there are none.
+        simulated: whether nothing was measured, so that an export is not to be served yet.
     """
 
     tune: str = "the same command"
     budget: str | None = None
+    simulated: bool = False
 
     @property
     def raised(self) -> str:
@@ -52,6 +54,17 @@ class Commands:
     def export(self) -> str:
         other = "" if self.budget is None else f" --budget '{self.budget}'"
         return f"autotune best{other} --output serve.yaml"
+
+    @property
+    def deploy(self) -> str:
+        """What to do with what is exported."""
+        if self.simulated:
+            return f"{self.export}, and measure what it says before it is served"
+        return f"{self.export}, then vllm serve --config serve.yaml"
+
+
+AS_GIVEN = Commands()
+"""As a study names them that has just ended."""
 
 
 def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]:
@@ -91,7 +104,7 @@ def next_lines(
     state: StudyState = "finished",
     trials: Sequence[TrialRecord] = (),
     total: int = 0,
-    commands: Commands = Commands(),
+    commands: Commands = AS_GIVEN,
 ) -> list[str]:
     """Return what to do now, the likeliest first, one sentence a line.
 
@@ -131,7 +144,7 @@ def _lines(
                 "as --window busiest:10m of a longer trace."
             )
     else:
-        yield f"Next: {commands.export}, then vllm serve --config serve.yaml."
+        yield f"Next: {commands.deploy}."
     yield from _longer_window(judgement, chosen)
 
 

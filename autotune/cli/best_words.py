@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.advice import Commands, next_lines
 from autotune.cli.words import reasons
 from autotune.study.plan import finished_trials
+from autotune.study.view import simulated_by
 
 if TYPE_CHECKING:
     from autotune.study.judgement import Judgement
@@ -37,7 +38,7 @@ def verdict_and_advice(
         state=view.study.state,
         trials=view.trials,
         total=total,
-        commands=Commands(_TUNE, budget),
+        commands=Commands(_TUNE, budget, simulated=simulated_by(view.study) is not None),
     )
 
 

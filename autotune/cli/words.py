@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.candidates.lattice import SEQS, TOKENS, half_octaves, integer
-from autotune.cli.advice import held_back, next_lines, upper_bound
+from autotune.cli.advice import AS_GIVEN, Commands, held_back, next_lines, upper_bound
 from autotune.cli.caveats import caveat_lines
 from autotune.cli.certainty import certainty_lines, gain_text, largest_spread
 from autotune.cli.changes import against, objective, trade
@@ -17,7 +17,7 @@ from autotune.cli.tables import duration, figure, joined, limits, plain_line
 from autotune.study.costs import WORK_COST
 from autotune.study.counted import censored
 from autotune.study.plan import finished_trials
-from autotune.study.view import calibration_of
+from autotune.study.view import calibration_of, simulated_by
 from objectives.budget import margins
 from objectives.statistics import requests_needed
 
@@ -43,6 +43,7 @@ def study_verdict(view: StudyView) -> list[str]:
         state=view.study.state,
         trials=view.trials,
         total=int(view.study.spec["trials"]),
+        commands=Commands(simulated=simulated_by(view.study) is not None),
     )
 
 
@@ -52,6 +53,7 @@ def verdict_lines(
     state: StudyState = "finished",
     trials: Sequence[TrialRecord] = (),
     total: int = 0,
+    commands: Commands = AS_GIVEN,
 ) -> list[str]:
     """Return the verdict, its reasons and what to do next, one sentence a line.
 
@@ -63,10 +65,11 @@ def verdict_lines(
         state: of the study.
         trials: all of it, those that do not count included.
         total: trials that were asked for.
+        commands: to be named.
     """
     return [
         *reasons(judgement, trials),
-        *next_lines(judgement, state=state, trials=trials, total=total),
+        *next_lines(judgement, state=state, trials=trials, total=total, commands=commands),
     ]
 
 
@@ -87,7 +90,8 @@ def forecast_lines(study: StudyRecord) -> list[str]:
     """Return what a verdict is worth that no engine has given."""
     if "engine" not in study.fingerprint:
         return []
-    return ["All this is a forecast: measure it, with the same command without --engine."]
+    measure = "by the same command with --model in place of --engine, and the --engine-arg values"
+    return [f"All this is a forecast: measure it, {measure} that autotune best shows."]
 
 
 def time_line(trials: Sequence[TrialRecord], *, calibration_s: float = 0.0) -> str:

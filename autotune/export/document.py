@@ -26,13 +26,15 @@ class Export:
     without the model; ``candidate`` is the part of them that the study searched. ``metrics``
     hold the measured values, ``intervals`` their confidence bounds by the same names (an end
     is None where the sample gives no finite one), ``baseline`` the same metrics of the user's
-    own configuration. ``provenance`` says where all this comes from.
+    own configuration. ``provenance`` says where all this comes from. ``model`` is None where the
+    engine had none that could be served; ``model_words`` then say which one is to be put there.
+    ``notice`` is what the header of a text format begins with, such as that nothing was measured.
 
     All values are such as JSON holds. ``headline`` names the metrics that the header of a text
     format shows, () for all of them.
     """
 
-    model: str
+    model: str | None
     candidate: Mapping[str, object]
     engine_args: Mapping[str, object]
     provenance: Mapping[str, object]
@@ -41,3 +43,5 @@ class Export:
     baseline: Mapping[str, float | None] | None = None
     verdict: Mapping[str, object] | None = None
     headline: tuple[str, ...] = ()
+    notice: str = ""
+    model_words: str = ""

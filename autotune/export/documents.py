@@ -10,7 +10,7 @@ import yaml
 from autotune.errors import UsageError
 from autotune.export.document import Export
 from autotune.export.header import header
-from autotune.export.options import Option, Options, model_word, stands_alone
+from autotune.export.options import Option, Options, model_words, stands_alone
 from autotune.export.shell import command_words
 from storage.codec import plain
 
@@ -23,14 +23,18 @@ def render_yaml(export: Export, options: Options) -> str:
     dashes as the command's options do. Dictionaries are JSON text, since older loaders hand
     nested YAML over as Python's notation.
     """
-    use = "vllm serve --config FILE.yaml"
-    settings = {"model": model_word(export.model), **dict(map(_entry, options.given))}
+    model = model_words(export.model)
+    use = "vllm serve --config FILE.yaml" if model else "vllm serve MODEL --config FILE.yaml"
+    settings = {**dict(zip(["model"], model, strict=False)), **dict(map(_entry, options.given))}
     text = yaml.safe_dump(settings, sort_keys=False, width=sys.maxsize)
     return "\n".join([*header(export, options.implied, use=use), text])
 
 
 def render_json(export: Export, options: Options) -> str:
-    """Return one object; ``args`` are the words that follow ``vllm serve``."""
+    """Return one object; ``args`` are the words that follow ``vllm serve``.
+
+    Without a model they begin with the options.
+    """
     document = {
         "model": export.model,
         "candidate": dict(export.candidate),
@@ -40,7 +44,7 @@ def render_json(export: Export, options: Options) -> str:
         "verdict": None if export.verdict is None else dict(export.verdict),
         "provenance": dict(export.provenance),
         "engine_args": dict(export.engine_args),
-        "args": [model_word(export.model), *command_words(options)],
+        "args": [*model_words(export.model), *command_words(options)],
     }
     return json.dumps(plain(document, name="export"), indent=2, allow_nan=False) + "\n"
 

@@ -28,6 +28,8 @@ def printable(text: str) -> str:
 
 
 def _facts(export: Export, implied: Mapping[str, object], use: str) -> Iterator[tuple[str, str]]:
+    if export.notice:
+        yield "NOTE", export.notice
     yield "use", use
     for key, value in export.provenance.items():
         yield key, _text(value)
@@ -42,6 +44,8 @@ def _facts(export: Export, implied: Mapping[str, object], use: str) -> Iterator[
         yield key, ", ".join(filter(None, parts))
     for key, value in implied.items():
         yield "left out", f"{key}={_text(value)}, the default of vllm serve, has no option"
+    if export.model is None:
+        yield "model", export.model_words
 
 
 def _interval(interval: Interval | None) -> str:

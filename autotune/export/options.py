@@ -76,14 +76,20 @@ def stands_alone(word: str) -> bool:
     return _SAFE_WORD.match(word) is not None
 
 
-def model_word(model: str) -> str:
-    """Return the model as a word, or raise UsageError if it would be read as an option."""
+def model_words(model: str | None) -> list[str]:
+    """Return the model as a word, none where it has no name to be served under.
+
+    Raises:
+        UsageError: it would be read as an option.
+    """
+    if model is None:
+        return []
     if not model or not stands_alone(model):
         raise UsageError(
             f"The model {model!r} cannot be exported.",
             hint="vllm serve would read it as an option; write a path as ./NAME.",
         )
-    return model
+    return [model]
 
 
 def _fact(name: str, flags: FlagFacts | None) -> Mapping[str, str | None]:

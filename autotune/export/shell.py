@@ -9,14 +9,19 @@ from collections.abc import Iterable
 from autotune.errors import UsageError
 from autotune.export.document import Export
 from autotune.export.header import header
-from autotune.export.options import Options, model_word, words
+from autotune.export.options import Options, model_words, words
+
+_UNNAMED = "the model to serve"
 
 
 def render_args(export: Export, options: Options) -> str:
     """Return one runnable ``vllm serve`` line below its header."""
-    line = ["vllm", "serve", model_word(export.model), *command_words(options)]
-    lines = header(export, options.implied, use="run the line below")
-    return "\n".join([*lines, _join(line)]) + "\n"
+    model = _join(model_words(export.model))
+    use = "run the line below" if model else "set MODEL, then run the line below"
+    lines = header(export, options.implied, use=use)
+    # A shell refuses to run the line while the variable is not set.
+    line = ["vllm serve", model or f'"${{MODEL:?{_UNNAMED}}}"', _join(command_words(options))]
+    return "\n".join([*lines, " ".join(filter(None, line))]) + "\n"
 
 
 def render_env(export: Export, options: Options) -> str:
@@ -25,8 +30,11 @@ def render_env(export: Export, options: Options) -> str:
     ``AUTOTUNE_VLLM_ARGS`` holds the options as shell words, for
     ``eval "vllm serve \\"\\$AUTOTUNE_MODEL\\" $AUTOTUNE_VLLM_ARGS"``.
     """
-    use = 'source this file, then eval "vllm serve \\"\\$AUTOTUNE_MODEL\\" $AUTOTUNE_VLLM_ARGS"'
-    variables = {"MODEL": model_word(export.model)}
+    model = model_words(export.model)
+    variable = "$AUTOTUNE_MODEL" if model else f"${{AUTOTUNE_MODEL:?{_UNNAMED}}}"
+    use = f'source this file, then eval "vllm serve \\"\\{variable}\\" $AUTOTUNE_VLLM_ARGS"'
+    use = use if model else f"set AUTOTUNE_MODEL, {use}"
+    variables = dict(zip(["MODEL"], model, strict=False))
     for option in options.given:
         if option.name in export.candidate:
             value = export.candidate[option.name]

@@ -24,6 +24,34 @@ HONOURED = frozenset({*_SIZES, THRESHOLD, *_SWITCHES, "scheduling_policy", "wate
 WITHOUT_EFFECT = frozenset({"load_format", "model", "seed", "skip_tokenizer_init", "tokenizer"})
 """Engine arguments that change no step."""
 
+CARRIED = (
+    "dtype",
+    "quantization",
+    "max_model_len",
+    "block_size",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
+    "tensor_parallel_size",
+    "enable_expert_parallel",
+    "enforce_eager",
+    "async_scheduling",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "long_prefill_token_threshold",
+    "scheduling_policy",
+    "scheduler_reserve_full_isl",
+    "watermark",
+    "stream_interval",
+)
+"""Engine arguments that an engine must have to be like the profile's: those of its steps, its
+memory and its schedule. vLLM's defaults for them depend on version, model and machine."""
+
+
+def carried(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which of an engine's arguments are to be given to one that shall be like it."""
+    return {name: resolved[name] for name in CARRIED if resolved.get(name) is not None}
+
 
 def unlike(profile: Profile, engine_args: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is given of which the profile tells nothing, a sentence each."""

@@ -9,6 +9,8 @@ from typing import Any
 from autotune import __version__
 from autotune.export.document import Export
 from autotune.forecast.calibration import Calibration
+from autotune.settings import SIMULATED
+from autotune.simulated.arguments import carried
 from autotune.simulated.profile import name_in
 from autotune.study.costs import RATE, UTILIZATION, Cell
 from autotune.study.counted import censored, is_restart_of
@@ -155,23 +157,40 @@ def calibration_of(study: StudyRecord) -> Calibration | None:
 
 
 def make_export(view: StudyView, cell: Cell) -> Export:
-    """Return a measured cell with its evidence, ready to be rendered."""
+    """Return a measured cell with its evidence, ready to be rendered.
+
+    That of a simulated study has the arguments of the profile's engine too, and no model unless
+    the user has named one.
+    """
     study, judgement = view.study, view.judgement
-    pinned = dict(study.fingerprint["engine_args"])
+    given = dict(study.fingerprint["engine_args"])
+    profile = simulated_by(study)
+    unnamed = str(study.fingerprint["model"]).startswith(SIMULATED)
+    own = next((trial.engine for trial in view.trials if trial.engine), None) or {}
+    like = {} if profile is None else carried(own.get("resolved", {}))
     baseline = None
     if judgement is not None and judgement.baseline is not None:
         baseline = dict(judgement.cells[judgement.baseline].metrics)
     return Export(
-        model=str(study.spec["model"]),
+        model=None if unnamed else str(study.spec["model"]),
         candidate=dict(cell.candidate),
-        engine_args={**pinned, **cell.candidate},
+        engine_args={**like, **given, **cell.candidate},
         provenance=provenance(view, cell),
         metrics=dict(cell.metrics),
         intervals={name: (pair[0], pair[1]) for name, pair in cell.intervals.items()},
         baseline=baseline,
         verdict=shown_verdict(view),
         headline=headline(study),
+        notice="" if profile is None else _NOTICE.format(profile),
+        model_words=_MODEL_WORDS.format(study.spec["model"]) if unnamed else "",
     )
+
+
+_NOTICE = (
+    "SIMULATED, no engine was run: a forecast by the profile {}, with its engine's arguments; "
+    "measure it before it is deployed"
+)
+_MODEL_WORDS = "put the one to serve here; the profile was measured with {}"
 
 
 def headline(study: StudyRecord) -> tuple[str, ...]:

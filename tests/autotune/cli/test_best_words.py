@@ -59,6 +59,18 @@ def test_a_study_that_has_trials_left_goes_on_by_the_other_budget(repository: Re
         assert told(early, None)[1] != [f"{goes_on}, with up to {trials}."]
 
 
+def test_what_was_simulated_is_measured_before_it_is_served(repository: Repository) -> None:
+    view = load_view(repository, "knee")
+    assert told(view, None)[1][0] == (
+        "Next: autotune best --output serve.yaml, then vllm serve --config serve.yaml."
+    )
+    known = {**view.study.fingerprint, "engine": "sim:mine@0123"}
+    simulated = replace(view, study=replace(view.study, fingerprint=known))
+    assert told(simulated, None)[1][0] == (
+        "Next: autotune best --output serve.yaml, and measure what it says before it is served."
+    )
+
+
 def test_a_study_that_runs_is_waited_for(repository: Repository) -> None:
     view = with_trials(load_view(repository, "slow", budget=OTHER), 99)
     view = replace(view, study=replace(view.study, state="running"))

@@ -52,7 +52,19 @@ def test_a_study_ends_with_a_verdict_and_says_everywhere_what_it_is(
     assert ran.out.splitlines()[0] == LINE
     assert "# simulated: cpu-tiny-llama\n" in ran.out
     assert f"# device: {LABEL}\n" in ran.out
-    assert "model: tiny-llama\n" in ran.out
+    notice, use, *_ = ran.out[ran.out.index("# NOTE: ") :].splitlines()
+    assert notice.startswith(
+        "# NOTE: SIMULATED, no engine was run: a forecast by the profile cpu-tiny-llama, "
+    )
+    assert use == "# use: vllm serve MODEL --config FILE.yaml"
+    assert (
+        "\n# model: put the one to serve here; the profile was measured with tiny-llama\n"
+        in ran.out
+    )
+    assert "\nmodel: " not in ran.out
+    assert "load-format" not in ran.out
+    for line in ("dtype: bfloat16", "kv-cache-memory-bytes: 67108864", "enforce-eager: true"):
+        assert f"\n{line}\n" in ran.out
     for command in (("show",), ("trials",), ("show", "2")):
         assert autotune(*command).out.splitlines()[1] == LINE
     exported = autotune("best", "--format", "args")
@@ -94,8 +106,34 @@ def test_a_knob_a_plan_and_a_model_by_name(tune: Tune) -> None:
     assert body["simulated"] == "cpu-tiny-llama"
     assert body["baseline"][TOKENS] == 1024
     ran = tune("--trials", "1", *knob, "--model", "meta-llama/Llama-3.1-8B")
-    assert "model: meta-llama/Llama-3.1-8B\n" in ran.out
+    assert "\nmodel: meta-llama/Llama-3.1-8B\n" in ran.out
+    assert "# use: vllm serve --config FILE.yaml\n" in ran.out
+    assert "# NOTE: SIMULATED, " in ran.out
     assert "long-prefill-token-threshold: 0\n" in ran.out
+
+
+def test_hints_on_requests_that_are_too_long_are_such_as_the_profile_allows(
+    tune: Tune, tmp_path: Path
+) -> None:
+    def row(at_ms: int, prompt: int) -> str:
+        given = {"timestamp": at_ms, "input_length": prompt, "output_length": 8}
+        return json.dumps({**given, "hash_ids": list(range(-(-prompt // 512)))})
+
+    path = tmp_path / "long.jsonl"
+    path.write_text("\n".join([row(0, 100), row(5, 200), row(9, 9000)]) + "\n")
+    long = ("--trace", str(path), "--dry-run")
+    ran = tune(*long)
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1] == (
+        "hint: the profile cpu-tiny-llama allows no more than 8192: leave them out with "
+        "--too-long skip, or cut them with --too-long truncate"
+    )
+    for policy in ("skip", "truncate"):
+        assert tune(*long, "--too-long", policy).code == 0
+    path.write_text("\n".join([row(0, 100), row(5, 200), row(9, 4000)]) + "\n")
+    ran = tune(*long, "--engine-arg", "max_model_len=2048")
+    assert ran.err.splitlines()[-1].startswith("hint: give --engine-arg max_model_len=4032, ")
+    assert tune(*long, "--engine-arg", "max_model_len=4032").code == 0
 
 
 @pytest.mark.parametrize(

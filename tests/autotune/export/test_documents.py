@@ -76,6 +76,17 @@ def test_json_is_one_object(export: Export) -> None:
     }  # fmt: skip
 
 
+def test_a_model_without_a_name_is_asked_for(export: Export) -> None:
+    unnamed = replace(export, model=None, model_words="any", notice="SIMULATED")
+    *comments, _, _, _ = render(unnamed, "yaml").splitlines()
+    assert comments[:2] == ["# NOTE: SIMULATED", "# use: vllm serve MODEL --config FILE.yaml"]
+    assert comments[-1] == "# model: any"
+    assert "model" not in yaml.safe_load(render(unnamed, "yaml"))
+    found = json.loads(render(unnamed, "json"))
+    assert found["model"] is None
+    assert found["args"][0] == "--max-num-batched-tokens"
+
+
 def test_json_holds_no_number_that_json_lacks(export: Export) -> None:
     with pytest.raises(StorageError, match="ttft_p95 is not a number"):
         render(replace(export, metrics={"ttft_p95": float("nan")}), "json")

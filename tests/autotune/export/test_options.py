@@ -4,7 +4,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.export.document import FlagFacts
-from autotune.export.options import Option, model_word, resolve, stands_alone, words
+from autotune.export.options import Option, model_words, resolve, stands_alone, words
 
 FACTS: FlagFacts = {
     "enforce_eager": {"flag": "--enforce-eager", "negative": "--no-enforce-eager", "default": ""},
@@ -95,10 +95,11 @@ def test_a_hostile_name_is_refused(name: str) -> None:
 
 def test_the_model_is_no_option() -> None:
     assert resolve({"model": "m"}, None).given == ()
-    assert model_word("./-odd") == "./-odd"
+    assert model_words("./-odd") == ["./-odd"]
+    assert model_words(None) == []
     for model in ("", "--config", "-v"):
         with pytest.raises(UsageError, match="cannot be exported"):
-            model_word(model)
+            model_words(model)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,27 @@ def test_env_assigns_the_model_the_candidate_and_the_words(export: Export) -> No
     ]
 
 
+def test_a_model_without_a_name_is_asked_for_by_the_shell(export: Export, tmp_path: Path) -> None:
+    unnamed = replace(export, model=None, engine_args={"max_num_seqs": 24}, model_words="any")
+    line = render(unnamed, "args").splitlines()[-1]
+
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        # In place of vLLM.
+        script = f'vllm() {{ printf "%s\\n" "$@"; }}\n{script}'
+        return subprocess.run(
+            ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    refused = run(line)
+    assert refused.returncode != 0
+    assert "the model to serve" in refused.stderr
+    assert run(f"MODEL='a b'\n{line}").stdout == "serve\na b\n--max-num-seqs\n24\n"
+    text = render(unnamed, "env")
+    use = text.splitlines()[0].removeprefix("# use: set AUTOTUNE_MODEL, source this file, then ")
+    assert "the model to serve" in run(text + use).stderr
+    assert run(f"{text}AUTOTUNE_MODEL=m\n{use}").stdout == "serve\nm\n--max-num-seqs\n24\n"
+
+
 def test_env_survives_being_sourced_with_hostile_values(tmp_path: Path) -> None:
     engine_args = {"download_dir": HOSTILE, "hf_overrides": {HOSTILE: HOSTILE}}
     provenance = {"study\ntouch x": "a\ntouch x\r\u2028touch x", "budget": HOSTILE}
