@@ -19,7 +19,7 @@ from autotune.errors import EnvironmentFault, TooManyFailures
 from autotune.study.costs import Fidelity
 from autotune.study.earned import Earned, earn, engine_json
 from autotune.study.job import Job
-from autotune.study.judgement import Judgement, contested, finalists, judge, rivals, verdict_json
+from autotune.study.judgement import Judgement, judge, verdict_json
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import (
     GIVEN_UP_AFTER,
@@ -35,6 +35,7 @@ from autotune.study.runner import Engines, Result, Runner
 from autotune.study.sampler import UntestedCellSampler, ask
 from autotune.study.screen import Screen, Simulations
 from autotune.study.stage import Stage
+from autotune.study.standing import Judged
 from objectives.steps import Steps
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository, utc_now
@@ -98,6 +99,7 @@ class Controller:
         self._yardstick = Yardstick.of(job)
         lattice = job.lattice
         self._screen = Screen.of(job, self._yardstick, self._samples, say=watcher.say)
+        self._standing = Judged(self._rows, self._judge, job.baseline)
         self._plan = Plan(
             trials=job.settings.trials,
             baseline=job.baseline,
@@ -105,11 +107,8 @@ class Controller:
                 lattice, job.trace.input_lengths, job.baseline, self._is_not_baseline
             ),
             lattice=lattice,
-            finalist=self._finalist,
+            standing=self._standing,
             live=job.live,
-            finalists=self._finalists,
-            rivals=self._rivals,
-            contested=self._contested,
             screen=self._screen,
         )
         optuna_study.sampler = UntestedCellSampler(
@@ -264,8 +263,11 @@ class Controller:
 
     def judge(self) -> Judgement | None:
         """Return what the trials so far say."""
+        return self._standing.judgement()
+
+    def _judge(self, rows: Sequence[TrialRecord]) -> Judgement | None:
         return judge(
-            self._rows(),
+            rows,
             self._samples,
             budget=self._job.budget,
             classes=self._job.classes,
@@ -274,25 +276,6 @@ class Controller:
 
     def _samples(self, number: int) -> dict[str, NDArray[Any]]:
         return self._repository.samples(self._study_id, number)
-
-    def _finalist(self) -> Candidate | None:
-        judgement = self.judge()
-        if judgement is None or judgement.knee is None:
-            return None
-        candidate = judgement.cells[judgement.knee.cell].candidate
-        return candidate if self._is_not_baseline(candidate) else None
-
-    def _finalists(self) -> Sequence[Candidate]:
-        judgement = self.judge()
-        return () if judgement is None else finalists(judgement)
-
-    def _rivals(self) -> Sequence[Candidate]:
-        judgement = self.judge()
-        return () if judgement is None else rivals(judgement)
-
-    def _contested(self) -> Sequence[Candidate]:
-        judgement = self.judge()
-        return () if judgement is None else contested(judgement)
 
     def _is_not_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) != cell_key(self._job.baseline)

@@ -24,6 +24,7 @@ from autotune.study.counted import breaks_for_certain, censored, counted_trials
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan, live_given_up, retry
 from autotune.study.screen import SETTLED_GAIN, Looked, Screen, Simulations
+from autotune.study.standing import Nobody
 from autotune.study.view import StudyView
 from autotune.traffic.fit import fitted
 from autotune.traffic.model import Trace
@@ -230,7 +231,7 @@ class Foresight:
             baseline=self.study.baseline,
             starts=(),
             lattice=self.study.lattice,
-            finalist=lambda: None,
+            standing=Nobody(),
             live=known.get("fidelity") == "live" and not live_given_up(rows),
             screen=self._screen,
         )

@@ -11,6 +11,7 @@ from autotune.candidates.lattice import Candidate, Lattice, cell_key
 from autotune.candidates.starts import Start
 from autotune.study.confirm import ATTEMPTS, FINISHED, Confirmation, given_up, trials_of
 from autotune.study.costs import Fidelity
+from autotune.study.standing import Standing
 from storage.records import TrialRecord
 
 CONFIRM_FROM = 6
@@ -96,15 +97,9 @@ class Plan:
         baseline: the user's own limits.
         starts: rules of thumb, in order.
         lattice: the frozen ladders.
-        finalist: the best cell so far, other than the baseline, for confirmation; asked in
-            studies without live trials.
+        standing: who is in question by what was measured.
         live: whether limits can be changed on a running engine. A study may go on with another
             answer; what was measured live before stays so.
-        finalists: the cells other than the baseline that may be confirmed, the best first;
-            asked in studies with live trials.
-        rivals: who else may be the best by what was measured, the likeliest first.
-        contested: who cannot be told apart yet, the winner so far first; nobody once the
-            verdict is settled.
         screen: forecasts of the cells, None where there are none.
     """
 
@@ -112,11 +107,8 @@ class Plan:
     baseline: Candidate
     starts: Sequence[Start]
     lattice: Lattice
-    finalist: Callable[[], Candidate | None]
+    standing: Standing
     live: bool = False
-    finalists: Callable[[], Sequence[Candidate]] = tuple
-    rivals: Callable[[], Sequence[Candidate]] = tuple
-    contested: Callable[[], Sequence[Candidate]] = tuple
     screen: Screening | None = None
 
     def next_step(self, rows: Sequence[TrialRecord]) -> Step | None:
@@ -215,9 +207,9 @@ class Plan:
     def _doubted(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Measure again, in the way that decides, whom luck may have made the best."""
         if self._restarts_alone(rows):
-            best = self.finalist()
+            best = self.standing.finalist()
         else:
-            best = next(iter(self.finalists()), None)
+            best = next(iter(self.standing.finalists()), None)
         if self.screen is None or best is None or not self.screen.doubtful(rows, best):
             return None
         if repeated_in_a_row(rows, best) >= DOUBTED_REPEATS:
@@ -229,23 +221,23 @@ class Plan:
         """Measure the baseline and whoever is best by then again, by restarts."""
         if self._restarts_alone(rows):
             return self._confirm_once(rows)
-        return self._confirm_of(self.finalists, rows)
+        return self._confirm_of(self.standing.finalists, rows)
 
     def _rival(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Confirm who else may be the best by what was measured."""
         if not self._restarts_alone(rows):
             return self._confirm_of(
-                lambda: [each for each in self.rivals() if not measured(rows, each)], rows
+                lambda: [each for each in self.standing.rivals() if not measured(rows, each)], rows
             )
         confirmed = {cell_key(row.candidate) for row in rows if row.phase == "confirm"}
-        left = (each for each in self.rivals() if cell_key(each) not in confirmed)
+        left = (each for each in self.standing.rivals() if cell_key(each) not in confirmed)
         rival = next(left, None)
         return None if rival is None else self._again(rows, rival)
 
     def _contested(self, rows: Sequence[TrialRecord]) -> Step | None:
         """Measure again who cannot be told apart, the least measured first."""
         able = []
-        for each in self.contested():
+        for each in self.standing.contested():
             own = trials_of(rows, each)
             restarts = sum(row.fidelity == "restart" and row.state in FINISHED for row in own)
             confirms = [row for row in own if row.phase == "confirm"]
@@ -276,7 +268,7 @@ class Plan:
         confirmed = {cell_key(row.candidate) for row in rows if row.phase == "confirm"}
         if cell_key(self.baseline) not in confirmed:
             return self._again(rows, self.baseline)
-        finalist = self.finalist()
+        finalist = self.standing.finalist()
         if finalist is None or cell_key(finalist) in confirmed:
             return None
         return self._again(rows, finalist)

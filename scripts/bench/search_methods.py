@@ -44,11 +44,12 @@ from autotune.simulated.cutting import cut_at_loss
 from autotune.study import screen
 from autotune.study.earned import earn, engine_json
 from autotune.study.job import Job
-from autotune.study.judgement import Judgement, contested, finalists, judge, rivals
+from autotune.study.judgement import Judgement, judge
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan, is_search
 from autotune.study.runner import Result
 from autotune.study.sampler import UntestedCellSampler, ask, distributions
+from autotune.study.standing import Judged
 from objectives.arrays import F8, Bools
 from objectives.measurement import Measurement
 from objectives.samples import RequestSamples
@@ -273,7 +274,7 @@ class ProductSearch:
         self._bench = bench
         self._job = job = bench.job(trials)
         self._arrays: dict[int, Mapping[str, Any]] = {}
-        self._judged: tuple[int, Judgement | None] | None = None
+        self._standing = Judged(lambda: self.rows, self._judge, BASELINE)
         self._plan = Plan(
             trials=trials,
             baseline=BASELINE,
@@ -281,11 +282,8 @@ class ProductSearch:
                 LATTICE, job.trace.input_lengths, BASELINE, self._is_not_baseline
             ),
             lattice=LATTICE,
-            finalist=self._finalist,
+            standing=self._standing,
             live=job.live,
-            finalists=self._finalists,
-            rivals=self._rivals,
-            contested=self._contested,
             screen=screen.Screen.of(job, bench.yardstick, self._arrays.__getitem__),
         )
         self._study = optuna.create_study(
@@ -332,16 +330,16 @@ class ProductSearch:
         return ROW_OF[cell_key(candidate)]
 
     def judge(self) -> Judgement | None:
-        if self._judged is None or self._judged[0] != len(self.rows):
-            judged = judge(
-                self.rows,
-                self._arrays.__getitem__,
-                budget=self._job.budget,
-                classes=(),
-                baseline=BASELINE,
-            )
-            self._judged = len(self.rows), judged
-        return self._judged[1]
+        return self._standing.judgement()
+
+    def _judge(self, rows: Sequence[TrialRecord]) -> Judgement | None:
+        return judge(
+            rows,
+            self._arrays.__getitem__,
+            budget=self._job.budget,
+            classes=(),
+            baseline=BASELINE,
+        )
 
     def _finished(self, row: TrialRecord) -> TrialRecord:
         yardstick = self._bench.yardstick
@@ -369,25 +367,6 @@ class ProductSearch:
             outcome=earned.outcome,
             told=True,
         )
-
-    def _finalist(self) -> Candidate | None:
-        judged = self.judge()
-        if judged is None or judged.knee is None:
-            return None
-        candidate = judged.cells[judged.knee.cell].candidate
-        return candidate if self._is_not_baseline(candidate) else None
-
-    def _finalists(self) -> Sequence[Candidate]:
-        judged = self.judge()
-        return () if judged is None else finalists(judged)
-
-    def _rivals(self) -> Sequence[Candidate]:
-        judged = self.judge()
-        return () if judged is None else rivals(judged)
-
-    def _contested(self) -> Sequence[Candidate]:
-        judged = self.judge()
-        return () if judged is None else contested(judged)
 
     def _is_not_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) != cell_key(BASELINE)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice
-from autotune.study.judgement import Judgement, finalists, judge
+from autotune.candidates.lattice import SEQS, TOKENS, Lattice
+from autotune.study.judgement import Judgement, judge
 from autotune.study.plan import Plan, Step
+from autotune.study.standing import Judged
 from tests.autotune.study.records import Measured
 from tests.autotune.study.scripted import BASELINE, BUDGET, Speed, clear_knee
 
@@ -29,16 +30,13 @@ class Course(Measured):
         )
 
     def run(self, trials: int) -> Judgement:
-        plan = Plan(trials, BASELINE, (), LATTICE, lambda: None, True, self._finalists)
+        standing = Judged(lambda: self.trials, lambda _: self.judged(), BASELINE)
+        plan = Plan(trials, BASELINE, (), LATTICE, standing, live=True)
         while (step := plan.next_step(self.trials)) is not None:
             self._measure(plan, step)
         judgement = self.judged()
         assert judgement is not None
         return judgement
-
-    def _finalists(self) -> list[Candidate]:
-        judgement = self.judged()
-        return [] if judgement is None else finalists(judgement)
 
     def _measure(self, plan: Plan, step: Step) -> None:
         candidate = step.candidate

@@ -20,6 +20,7 @@ from autotune.study.plan import (
 )
 from storage.records import FinishedState, TrialRecord
 from tests.autotune.study.records import limits, record
+from tests.autotune.study.standings import Told
 
 LATTICE = Lattice({TOKENS: (512, 1024, 2048), SEQS: (16, 32, 64)})
 BASELINE = limits(2048)
@@ -36,7 +37,7 @@ def plan_of(
     finalist: Candidate | None = None,
     lattice: Lattice = LATTICE,
 ) -> Plan:
-    return Plan(trials, BASELINE, starts, lattice, lambda: finalist)
+    return Plan(trials, BASELINE, starts, lattice, Told(best=finalist))
 
 
 def rows_of(*trials: tuple[str, Candidate, FinishedState]) -> list[TrialRecord]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, integer
 from autotune.study.plan import (
     CONFIRM_FROM,
     SENTINEL_EVERY,
@@ -22,6 +22,7 @@ from autotune.study.plan import (
 )
 from storage.records import FinishedState, TrialRecord
 from tests.autotune.study.records import limits, record
+from tests.autotune.study.standings import Told
 from tests.autotune.study.test_plan import STARTS, STATES
 
 LATTICE = Lattice({TOKENS: (512, 1024, 1536, 2048), SEQS: (8, 16, 24, 32, 48, 64)})
@@ -31,7 +32,7 @@ SIGNS = {"baseline": "R", "sentinel": "s", "starts": "l", "search": "l"}
 
 
 def plan_of(trials: int, *, finalists: Sequence[Candidate] = (A, B, C), live: bool = True) -> Plan:
-    return Plan(trials, BASELINE, (), LATTICE, lambda: None, live, lambda: finalists)
+    return Plan(trials, BASELINE, (), LATTICE, Told(able=finalists), live)
 
 
 def added(rows: Sequence[TrialRecord], step: Step, state: FinishedState) -> list[TrialRecord]:
@@ -66,7 +67,7 @@ def shape(rows: Sequence[TrialRecord]) -> str:
 def test_caps_above_the_peak_are_alike_on_one_engine_whatever_graphs_it_has() -> None:
     engine = {"load": {"peak_running": 20, "steps": 5}, "capture_sizes": [1, 2, 4, 128]}
     rows = [record(0, BASELINE, phase="baseline", engine=engine)]
-    caps = [int(cell[SEQS]) for cell in LATTICE.cells() if cell[TOKENS] == 2048]
+    caps = [integer(cell[SEQS]) for cell in LATTICE.cells() if cell[TOKENS] == 2048]
     by_restart = [cap for cap in caps if plan_of(12, live=False).untested(rows)(limits(2048, cap))]
     assert by_restart == [8, 16, 24, 32, 48]
     assert [c for c in caps if plan_of(12).untested(rows)(limits(2048, c))] == [8, 16]
@@ -96,14 +97,14 @@ def test_short_studies_restart_for_each_trial(trials: int) -> None:
 
 
 def test_where_nothing_can_be_changed_live_every_trial_is_a_restart() -> None:
-    plan = Plan(12, BASELINE, (), LATTICE, lambda: A)
+    plan = Plan(12, BASELINE, (), LATTICE, Told(best=A))
     rows = drive(plan)
     assert {row.fidelity for row in rows} == {"restart"}
     assert [row.phase for row in rows] == ["baseline", *["search"] * 9, "confirm", "confirm"]
 
 
 def test_starts_are_live_and_sentinels_repeat_the_baseline() -> None:
-    plan = Plan(12, BASELINE, STARTS, LATTICE, lambda: None, live=True)
+    plan = Plan(12, BASELINE, STARTS, LATTICE, Told(), live=True)
     rows = drive(plan, steps=3)
     assert [(row.phase, row.fidelity, row.replicate_of) for row in rows] == [
         ("baseline", "restart", None), ("sentinel", "live", 0), ("starts", "live", None),
@@ -146,7 +147,7 @@ def test_a_finalist_that_cannot_run_gives_way_to_the_next() -> None:
 
 def test_a_finalist_that_misses_the_budget_gives_way_before_the_baseline_is_repeated() -> None:
     left: list[Candidate] = [A, B, C]
-    plan = Plan(7, BASELINE, (), LATTICE, lambda: None, True, lambda: tuple(left))
+    plan = Plan(7, BASELINE, (), LATTICE, Told(able=left), live=True)
     rows = drive(plan, steps=6)
     assert shape(rows) == "RslllA"
     left.remove(A)
@@ -155,7 +156,7 @@ def test_a_finalist_that_misses_the_budget_gives_way_before_the_baseline_is_repe
 
 def test_one_of_two_finalists_that_misses_the_budget_stays_in_the_round() -> None:
     left: list[Candidate] = [A, B, C]
-    plan = Plan(12, BASELINE, (), LATTICE, lambda: None, True, lambda: tuple(left))
+    plan = Plan(12, BASELINE, (), LATTICE, Told(able=left), live=True)
     rows = drive(plan, steps=7)
     left.remove(A)
     assert shape(drive(plan, rows=rows)) == "RsllllA0BA0B"

@@ -13,6 +13,7 @@ from autotune.candidates.lattice import Candidate, cell_key
 from autotune.study.plan import CONTESTED_REPEATS, Plan, Step, finished_trials, is_search
 from storage.records import FinishedState, TrialRecord
 from tests.autotune.study.records import limits, record
+from tests.autotune.study.standings import Told
 from tests.autotune.study.test_plan import BASELINE, LATTICE, STARTS, STATES, drive, phases
 
 
@@ -64,11 +65,8 @@ def plan_of(
         BASELINE,
         STARTS,
         LATTICE,
-        lambda: best,
+        Told(best, (best,) if best else (), rivals, contested),
         live=live,
-        finalists=lambda: (best,) if best else (),
-        rivals=lambda: rivals,
-        contested=lambda: contested,
         screen=forecast,
     )
 

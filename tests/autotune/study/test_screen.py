@@ -20,6 +20,7 @@ from autotune.study.job import Job
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan
 from autotune.study.screen import Looked, Screen, Simulations
+from autotune.study.standing import Nobody
 from objectives.limits import parse_budget
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import open_repository
@@ -79,7 +80,7 @@ class Study:
 
     def untested(self, rows: Sequence[TrialRecord]) -> Callable[[Candidate], bool]:
         lattice = self.job.lattice
-        return Plan(TRIALS, self.job.baseline, (), lattice, lambda: None).untested(rows)
+        return Plan(TRIALS, self.job.baseline, (), lattice, Nobody()).untested(rows)
 
 
 @dataclass(slots=True)
