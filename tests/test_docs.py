@@ -351,7 +351,7 @@ def rates() -> list[str]:
         ("traces.md", [*FORMATS, *SCENARIOS, *(each.name for each in fields(TraceMeta))]),
         (
             "traces.md",
-            [each.name.removesuffix("_ms") for each in fields(TraceRequest)],
+            [each.name.replace("timestamp_ms", "timestamp") for each in fields(TraceRequest)],
         ),
         ("json.md", keys_written(view, "trial_json")),
         ("json.md", [*keys_written(show, "show"), *keys_written(show, "_show_trial")]),

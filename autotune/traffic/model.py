@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import TraceError, UsageError
+from autotune.traffic.recording import Gap, Outcome, Prefixes, Recording, gaps_within
 from objectives.arrays import F8, I8
 
 MAX_TOKENS = 10_000_000
@@ -24,6 +25,14 @@ DEFAULT_BLOCK_SIZE = 512
 
 # Nanoseconds: finer than any recorder, coarse enough to hide the noise of a subtraction.
 _DECIMALS_MS = 6
+
+_OPTIONAL = (
+    "max_tokens", "priority", "cached_tokens", "model", "outcome", "ttft_ms", "e2e_ms",
+    "estimated", "prompt_text", "output_text",
+)  # fmt: skip
+"""Fields of a row that are written where they are known, in this order."""
+
+_CAPTURED = ("prefixes_estimated", "gaps", "recording")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,12 @@ class TraceRequest:
         priority: the scheduling priority that the client gave, None if unknown.
         cached_tokens: prompt tokens that the recorded server found in its prefix cache.
         model: the model that was asked for, None if unknown.
+        outcome: how it ended; None if well, or if that is unknown.
+        ttft_ms: from arrival to the first token, as recorded; never used by a replay.
+        e2e_ms: from arrival to the end, as recorded; never used by a replay.
+        estimated: True if one of its lengths was not counted in tokens, else None.
+        prompt_text: the prompt, where texts were asked for; never used by a replay.
+        output_text: the answer, likewise.
     """
 
     timestamp_ms: float
@@ -49,6 +64,12 @@ class TraceRequest:
     priority: int | None = None
     cached_tokens: int | None = None
     model: str | None = None
+    outcome: Outcome | None = None
+    ttft_ms: float | None = None
+    e2e_ms: float | None = None
+    estimated: bool | None = None
+    prompt_text: str | None = None
+    output_text: str | None = None
 
     def to_line(self) -> str:
         """Return the canonical JSON line, without its line break."""
@@ -58,7 +79,7 @@ class TraceRequest:
             "output_length": self.output_length,
             "hash_ids": self.hash_ids,
         }
-        for name in ("max_tokens", "priority", "cached_tokens", "model"):
+        for name in _OPTIONAL:
             value = getattr(self, name)
             if value is not None:
                 row[name] = value
@@ -78,6 +99,9 @@ class TraceMeta:
         requests: how many there are.
         sha256: of the canonical lines, which is that of the saved file.
         with_text: whether texts of prompts were kept.
+        prefixes_estimated: hash ids stand for blocks of text, at least in some rows.
+        gaps: when requests passed that were not recorded.
+        recording: what the recorder counted, None if the trace was not captured.
     """
 
     version: int = 1
@@ -88,6 +112,21 @@ class TraceMeta:
     requests: int
     sha256: str
     with_text: bool = False
+    prefixes_estimated: bool = False
+    gaps: tuple[Gap, ...] = ()
+    recording: Recording | None = None
+
+    @property
+    def prefixes(self) -> Prefixes:
+        """What hash ids stand for."""
+        if not self.prefixes_known:
+            return "unknown"
+        return "estimated" if self.prefixes_estimated else "known"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the file holds: what only captured traces have is left out of others."""
+        row = asdict(self)
+        return {name: value for name, value in row.items() if name not in _CAPTURED or value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +136,8 @@ class ReadNotes:
     Attributes:
         reordered: rows that were earlier than a row before them, and were sorted in.
         without_tokens: rows left out for having no prompt or no output tokens.
+        unrecorded: requests that passed while a recorder could not record them.
+        estimated: rows of which a length was not counted in tokens.
         with_images: requests with images, of which only the tokens are replayed.
         without_ids: rows without hash ids among others that have them; they share nothing.
         perhaps_seconds: in how many seconds all came, where that is suspiciously short; else None.
@@ -105,10 +146,13 @@ class ReadNotes:
         skipped: requests left out for being too long.
         truncated: requests cut for being too long.
         max_model_len: what they were too long for; None if nothing was.
+        load: what another load than the recorded one changed, as a sentence; None if it is that.
     """
 
     reordered: int = 0
     without_tokens: int = 0
+    unrecorded: int = 0
+    estimated: int = 0
     with_images: int = 0
     without_ids: int = 0
     perhaps_seconds: float | None = None
@@ -117,6 +161,7 @@ class ReadNotes:
     skipped: int = 0
     truncated: int = 0
     max_model_len: int | None = None
+    load: str | None = None
 
     def sentences(self) -> list[str]:
         """Return one sentence for each thing that was changed."""
@@ -125,6 +170,12 @@ class ReadNotes:
             found.append(f"Rows out of order, now sorted by time: {self.reordered}.")
         if self.without_tokens:
             found.append(f"Rows without prompt or output tokens, left out: {self.without_tokens}.")
+        if self.unrecorded:
+            found.append(
+                f"Requests that passed unrecorded while the trace was captured: {self.unrecorded}."
+            )
+        if self.estimated:
+            found.append(f"Requests with a length that was estimated: {self.estimated}.")
         if self.with_images:
             found.append(f"Requests with images, replayed as text: {self.with_images}.")
         if self.without_ids:
@@ -142,6 +193,8 @@ class ReadNotes:
         if self.beyond_end is not None:
             window_s, trace_s = self.beyond_end
             found.append(f"The window ends at {window_s:g} s, the trace at {trace_s:.1f} s.")
+        if self.load is not None:
+            found.append(self.load)
         too_long = f"Requests longer than max_model_len {self.max_model_len}"
         if self.skipped:
             found.append(f"{too_long}, left out: {self.skipped}.")
@@ -176,6 +229,9 @@ class Trace:
         source: str,
         captured_at: str | None = None,
         with_text: bool = False,
+        prefixes_estimated: bool = False,
+        gaps: tuple[Gap, ...] = (),
+        recording: Recording | None = None,
         notes: ReadNotes = _UNCHANGED,
     ) -> Trace:
         """Sort ``requests`` by arrival (stable) and describe them.
@@ -187,6 +243,9 @@ class Trace:
             source: as above.
             captured_at: as above.
             with_text: as above.
+            prefixes_estimated: as above.
+            gaps: as above.
+            recording: as above.
             notes: what was changed so far; rows out of order are added to it.
 
         Raises:
@@ -210,6 +269,9 @@ class Trace:
             requests=len(ordered),
             sha256=_digest(ordered),
             with_text=with_text,
+            prefixes_estimated=prefixes_estimated,
+            gaps=gaps,
+            recording=recording,
         )
         reordered = int(np.sum(arrivals < np.maximum.accumulate(arrivals)))
         return cls(ordered, meta, replace(notes, reordered=notes.reordered + reordered))
@@ -278,6 +340,9 @@ class Trace:
             source=f"{self.meta.source} {start_s:g}:{end_s:g}",
             captured_at=_later(self.meta.captured_at, start_s),
             with_text=self.meta.with_text,
+            prefixes_estimated=self.meta.prefixes_estimated,
+            gaps=gaps_within(self.meta.gaps, start_s * 1e3, end_s * 1e3),
+            recording=self.meta.recording,
             notes=replace(self.notes, beyond_end=(end_s, self.duration_s) if far else None),
         )
 
@@ -290,6 +355,9 @@ class Trace:
             source=self.meta.source,
             captured_at=self.meta.captured_at,
             with_text=self.meta.with_text,
+            prefixes_estimated=self.meta.prefixes_estimated,
+            gaps=self.meta.gaps,
+            recording=self.meta.recording,
             notes=notes,
         )
 

@@ -12,7 +12,6 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 from autotune.errors import EnvironmentFault, TraceError, UsageError
@@ -71,7 +70,7 @@ def save_trace(trace: Trace, path: Path) -> None:
         TraceError: they cannot be written; see ``check_trace_destination``.
         EnvironmentFault: the disk is full or broken.
     """
-    meta = json.dumps(asdict(trace.meta), indent=2) + "\n"
+    meta = json.dumps(trace.meta.to_json(), indent=2) + "\n"
     lines_at, meta_at = check_trace_destination(path)
     try:
         _write_at_once(lines_at, trace.lines())

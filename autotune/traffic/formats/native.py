@@ -2,7 +2,7 @@
 
 ``vllm bench serve --dataset-name timed_trace`` reads the same files. A row is
 ``{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [one per block]}``;
-``max_tokens``, ``priority``, ``cached_tokens`` and ``model`` may follow.
+``max_tokens``, ``priority``, ``cached_tokens``, ``model`` and what a recorder knows may follow.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from autotune.traffic.model import (
     TraceRequest,
     blocks_of,
 )
+from autotune.traffic.recording import Gap, Recording
 from autotune.user_files import read_small
 
 # Mooncake's size first, then that of vLLM and Qwen-Bailian: short traces fit several.
@@ -44,6 +45,33 @@ SUFFIX = ".jsonl"
 """Of the traces that we write, and of all that may have a description beside them."""
 
 
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Moment = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Gap(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    start_ms: _Moment
+    end_ms: _Moment
+    requests: _Count
+    reason: str
+
+
+class _Recording(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    by: str
+    completed: _Count = 0
+    cancelled: _Count = 0
+    failed: _Count = 0
+    without_tokens: _Count = 0
+    estimated_prompts: _Count = 0
+    estimated_outputs: _Count = 0
+    estimated_prefixes: _Count = 0
+    torn: _Count = 0
+
+
 class _Meta(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -55,6 +83,9 @@ class _Meta(BaseModel):
     requests: Annotated[int, Field(ge=1, lt=2**63)]
     sha256: str
     with_text: bool = False
+    prefixes_estimated: bool = False
+    gaps: tuple[_Gap, ...] = ()
+    recording: _Recording | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +127,14 @@ def read(path: Path) -> Trace:
         source=meta.source,
         captured_at=meta.captured_at.isoformat() if meta.captured_at else None,
         with_text=meta.with_text,
+        prefixes_estimated=meta.prefixes_estimated,
+        gaps=tuple(Gap(**gap.model_dump()) for gap in meta.gaps),
+        recording=Recording(**meta.recording.model_dump()) if meta.recording else None,
+        notes=ReadNotes(
+            unrecorded=sum(gap.requests for gap in meta.gaps),
+            without_tokens=meta.recording.without_tokens if meta.recording else 0,
+            estimated=sum(request.estimated or False for request in rows.requests),
+        ),
     )
     if meta.sha256 != trace.sha256:
         raise TraceError(
@@ -137,6 +176,7 @@ def from_rows(rows: Rows, *, block_size: int, prefixes_known: bool) -> Trace:
         notes=ReadNotes(
             from_clock=from_clock,
             without_ids=bare if prefixes_known else 0,
+            estimated=sum(request.estimated or False for request in requests),
             perhaps_seconds=None if from_clock else _suspicious_s(requests),
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,7 @@ from autotune.traffic.model import (
     MIN_PRIORITY,
     TraceRequest,
 )
+from autotune.traffic.recording import Outcome
 from objectives.errors import nearest
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
@@ -33,6 +34,12 @@ _FORMS = {
     "priority": "priority is a whole number of 32 bits; or leave it out",
     "cached_tokens": f"cached_tokens is a whole number from 0 to {MAX_TOKENS}; or leave it out",
     "model": "model is a text in quotes; or leave it out",
+    "outcome": 'outcome is "cancelled" or "failed"; or leave it out',
+    "ttft_ms": "ttft_ms is a number of ms from 0; or leave it out",
+    "e2e_ms": "e2e_ms is a number of ms from 0; or leave it out",
+    "estimated": "estimated is true; or leave it out",
+    "prompt_text": "prompt_text is a text in quotes; or leave it out",
+    "output_text": "output_text is a text in quotes; or leave it out",
 }
 _SESSIONS = "sessions and chains of turns are not read: write a line for each request"
 _FOREIGN = {
@@ -81,6 +88,12 @@ class _Row(BaseModel):
     priority: Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] | None = None
     cached_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     model: str | None = None
+    outcome: Outcome | None = None
+    ttft_ms: Annotated[float, Field(ge=0)] | None = None
+    e2e_ms: Annotated[float, Field(ge=0)] | None = None
+    estimated: Literal[True] | None = None
+    prompt_text: str | None = None
+    output_text: str | None = None
 
 
 def parse_row(text: str) -> TraceRequest:
@@ -105,6 +118,12 @@ def parse_row(text: str) -> TraceRequest:
         priority=row.priority,
         cached_tokens=row.cached_tokens,
         model=row.model,
+        outcome=row.outcome,
+        ttft_ms=row.ttft_ms,
+        e2e_ms=row.e2e_ms,
+        estimated=row.estimated,
+        prompt_text=row.prompt_text,
+        output_text=row.output_text,
     )
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from autotune.errors import EnvironmentFault, TraceError, UsageError
 from autotune.traffic.formats.native import meta_path
 from autotune.traffic.model import Trace, TraceRequest
+from autotune.traffic.recording import Gap, Recording
 from autotune.traffic.trace import load_trace, save_trace
 from tests.autotune.traffic.examples import request, trace
 
@@ -191,3 +193,42 @@ def test_format_can_be_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown trace format 'nativ'") as caught:
         load_trace(path, format="nativ")
     assert caught.value.hint == "did you mean 'native'?"
+
+
+def test_what_a_recorder_says_is_kept(tmp_path: Path) -> None:
+    gap = Gap(start_ms=-5.0, end_ms=1500.0, requests=3, reason="the queue was full")
+    captured = Trace.build(
+        [
+            replace(request(0.0), outcome="cancelled", ttft_ms=5.5, e2e_ms=9.0, estimated=True),
+            replace(request(0.007), prompt_text="Why?", output_text="Because."),
+        ],
+        block_size=512,
+        prefixes_known=True,
+        prefixes_estimated=True,
+        source="capture",
+        with_text=True,
+        gaps=(gap,),
+        recording=Recording(by="proxy", completed=1, cancelled=1, failed=2, without_tokens=2),
+    )
+    save_trace(captured, tmp_path / "a.jsonl")
+    loaded = load_trace(tmp_path / "a.jsonl")
+    assert loaded == captured
+    assert loaded.meta.prefixes == "estimated"
+    assert loaded.notes.sentences() == [
+        "Rows without prompt or output tokens, left out: 2.",
+        "Requests that passed unrecorded while the trace was captured: 3.",
+        "Requests with a length that was estimated: 1.",
+    ]
+    window = loaded.window(0.001, 0.01)
+    assert window.meta.gaps == (replace(gap, start_ms=-6.0, end_ms=1499.0),)
+    assert window.meta.recording == captured.meta.recording
+    assert loaded.window(0, 0.001).meta.gaps[0].requests == 3
+
+
+@pytest.mark.parametrize(
+    ("known", "estimated", "prefixes"),
+    [(True, False, "known"), (True, True, "estimated"), (False, False, "unknown")],
+)
+def test_prefixes_in_a_word(known: bool, estimated: bool, prefixes: str) -> None:
+    meta = replace(trace(request(0.0)).meta, prefixes_known=known, prefixes_estimated=estimated)
+    assert meta.prefixes == prefixes
