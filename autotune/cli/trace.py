@@ -1,4 +1,4 @@
-"""``autotune trace``: import, inspect, cut and make traces."""
+"""``autotune trace``: import, inspect, cut, dial and make traces."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ class ScenarioName(StrEnum):
     SHORT_CHAT = "short_chat"
     LONG_DOCUMENTS = "long_documents"
     MIXED = "mixed"
+
+
+class LoadMethod(StrEnum):
+    """The methods of ``autotune.traffic.load``, named here so that help stays light."""
+
+    AUTO = "auto"
+    COMPRESS = "compress"
+    SUPERPOSE = "superpose"
+    THIN = "thin"
 
 
 class TraceFormat(StrEnum):
@@ -112,6 +121,35 @@ def window(
     _check(destination)
     trace = _load(source)
     _save(_cut(trace, wanted), destination)
+
+
+@app.command()
+def load(
+    source: Source,
+    destination: Destination,
+    *,
+    factor: Annotated[
+        float,
+        typer.Option("--load", help="How many times the traffic, such as 1.4 or 0.5."),
+    ],
+    method: Annotated[
+        LoadMethod, typer.Option(help="How. auto superposes copies above 1 and thins below.")
+    ] = LoadMethod.AUTO,
+    seed: Annotated[int, typer.Option(help="Of what is thinned, and of the times of copies.")] = 0,
+) -> None:
+    """Turn the load of a trace up or down.
+
+    Says what that does to rate, burstiness and shared prefixes.
+    """
+    from autotune.traffic.load import Load
+
+    wanted = Load.of(factor, method)
+    _check(destination)
+    trace = _load(source)
+    changed = wanted.apply(trace, seed=seed)
+    for sentence in changed.notes.since(trace.notes):
+        _note(sentence)
+    _save(changed, destination)
 
 
 _LENGTHS_HELP = "such as median=200,sigma=0.6,min=60,max=600, each part optional."

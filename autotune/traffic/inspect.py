@@ -154,14 +154,25 @@ def busy_seconds(trace: Trace) -> tuple[I8, I8]:
     return seconds, counts.astype(np.int64)
 
 
-def _dispersion_index(seconds: I8, counts: I8, whole_s: int) -> float | None:
-    """Return variance over mean of the counts in ``whole_s`` seconds, most of them perhaps 0."""
-    inside = counts[seconds < whole_s]
-    if whole_s < 2 or not inside.size:
+def dispersion_index(trace: Trace, *, window_s: float = 1.0) -> float | None:
+    """Return variance over mean of the arrivals in whole windows, counted from time zero.
+
+    1 is Poisson, more is burstier. None below two whole windows, or without a request in them.
+    """
+    windows, counts = np.unique(
+        (trace.timestamps_s / window_s).astype(np.int64), return_counts=True
+    )
+    return _dispersion_index(windows, counts, int(trace.duration_s / window_s))
+
+
+def _dispersion_index(windows: I8, counts: I8, whole: int) -> float | None:
+    """Return variance over mean of the counts in ``whole`` windows, most of them perhaps 0."""
+    inside = counts[windows < whole]
+    if whole < 2 or not inside.size:
         return None
-    mean = inside.sum() / whole_s
-    squares = np.sum((inside - mean) ** 2) + (whole_s - inside.size) * mean**2
-    return float(squares / (whole_s - 1) / mean)
+    mean = inside.sum() / whole
+    squares = np.sum((inside - mean) ** 2) + (whole - inside.size) * mean**2
+    return float(squares / (whole - 1) / mean)
 
 
 def _gap_cv(trace: Trace) -> float | None:

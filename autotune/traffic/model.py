@@ -195,6 +195,8 @@ class ReadNotes:
             found.append(f"The window ends at {window_s:g} s, the trace at {trace_s:.1f} s.")
         if self.load is not None:
             found.append(self.load)
+        if self.load is not None:
+            found.append(self.load)
         too_long = f"Requests longer than max_model_len {self.max_model_len}"
         if self.skipped:
             found.append(f"{too_long}, left out: {self.skipped}.")
