@@ -128,11 +128,12 @@ def _lines(
     foresight: Foresight, chosen: Candidate | None, load: float | None, top: int
 ) -> list[str]:
     from autotune.cli.foreseen import last_words, next_line
+    from autotune.cli.tables import budget_text
     from autotune.forecast.forecast_words import at_load_line, judged_line, load_line, trust_line
     from autotune.study.foresight import MOST_LOAD, described
 
     listed = described(foresight.forecasts, top) if chosen is None else [foresight.of(chosen)]
-    lines = [judged_line(foresight.study.budget.text), *_table(foresight, listed)]
+    lines = [judged_line(budget_text(foresight.study.budget)), *_table(foresight, listed)]
     lines += ["", trust_line(foresight.trust)]
     if chosen is None:
         # Of forecasts that measurements contradict nothing else is said.
@@ -147,17 +148,37 @@ def _lines(
 
 
 def _table(foresight: Foresight, listed: list[Forecast]) -> list[str]:
+    """Return a table, on a narrow screen without objectives, or a block for each candidate."""
+    from autotune.cli.tables import console
     from autotune.forecast.forecast_words import table
 
-    following = foresight.next
-    return table(
-        [
-            (
-                each.candidate,
-                each.metrics,
-                each.probability,
-                "next" if each.candidate == following else each.source,
-            )
-            for each in listed
-        ]
-    )
+    following, width = foresight.next, console().width
+    named = [(each, "next" if each.candidate == following else each.source) for each in listed]
+    keys = list(listed[0].metrics)
+    # Limits come first.
+    for count in range(len(keys), max(1, foresight.looked.goal.limits.size) - 1, -1):
+        lines = table(
+            [
+                (
+                    each.candidate,
+                    {key: each.metrics[key] for key in keys[:count]},
+                    each.probability,
+                    source,
+                )
+                for each, source in named
+            ]
+        )
+        if max(map(len, lines)) <= width:
+            return lines
+    return [line for each, source in named for line in _block(each, source, width)]
+
+
+def _block(forecast: Forecast, source: str, width: int) -> list[str]:
+    """Return a forecast where there is no room for a table."""
+    from autotune.cli.tables import limits, stacked
+    from autotune.forecast.forecast_words import metrics_line
+
+    parts = [metrics_line({key: bounds}) for key, bounds in forecast.metrics.items()]
+    if forecast.probability is not None:
+        parts.append(f"keeps budget {100 * forecast.probability:.0f} %")
+    return stacked(f"{limits(forecast.candidate)} {source}", parts, width)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.options import Format, OutputFormat, Storage, StudyName
-from autotune.cli.tables import figure, limits, plain_line
+from autotune.cli.tables import console, figure, limits, plain_line
 
 if TYPE_CHECKING:
     from autotune.study.view import StudyView
     from objectives.limits import Budget
     from storage.records import StudyRecord, TrialRecord
-
-_UNITS = {
-    "goodput": "requests/s",
-    "request_throughput": "requests/s",
-    "output_throughput": "tokens/s",
-    "total_token_throughput": "tokens/s",
-    "tokens_per_busy_s": "tokens/s",
-    "utilization": "of the best FLOP/s",
-}
 
 
 def show(
@@ -125,6 +115,7 @@ def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputForma
     import json
 
     from autotune.cli.conditions import condition_lines
+    from autotune.cli.metric_table import metric_lines
     from autotune.cli.words import simulation_lines
     from autotune.study.view import absolute_budget, trial_json
     from storage.codec import plain
@@ -148,7 +139,8 @@ def _show_trial(view: StudyView, record: TrialRecord, output_format: OutputForma
     if budget is not None:
         for line in limit_lines(record, budget):
             typer.echo(line)
-    for line in metric_lines(body["metrics"] or {}, record.intervals or {}):
+    width = console().width
+    for line in metric_lines(body["metrics"] or {}, record.intervals or {}, width=width):
         typer.echo(line)
     for line in condition_lines(record):
         typer.echo(line)
@@ -172,38 +164,3 @@ def limit_lines(record: TrialRecord, budget: Budget) -> list[str]:
         )
     failed = int((record.engine or {}).get("failed_requests", 0))
     return lines + ([f"failed requests: {failed}, which breaks any budget"] if failed else [])
-
-
-def metric_lines(
-    metrics: Mapping[str, float | None], intervals: Mapping[str, Sequence[float | None]]
-) -> list[str]:
-    """Return latencies in ms as a matrix of aggregates, then what is no latency.
-
-    The last column is the upper bound of p95, ``-`` where there is none. Utilization has a line
-    only in a study that is calibrated.
-    """
-    aggregates = ("mean", "p50", "p90", "p95", "p99", "max")
-    split = {name: name.partition("_") for name in metrics}
-    kinds = [
-        f"{metric}{'@' if at else ''}{group}"
-        for metric in ("ttft", "tpot", "itl", "e2e")
-        for name, (head, _, rest) in split.items()
-        if head == metric
-        for aggregate, at, group in [rest.partition("@")]
-        if aggregate == "p95"
-    ]
-    if not kinds:
-        return []
-    lines = [f"{'ms':24}" + "".join(f"{each:>10}" for each in (*aggregates, "p95 <="))]
-    for kind in sorted(kinds, key=lambda each: each.partition("@")[2]):
-        metric, at, group = kind.partition("@")
-        names = [f"{metric}_{aggregate}{at}{group}" for aggregate in aggregates]
-        upper = (intervals.get(f"{metric}_p95{at}{group}") or (None, None))[1]
-        cells = [*(metrics.get(name) for name in names), upper]
-        lines.append(f"{kind:24}" + "".join(f"{figure(value):>10}" for value in cells))
-    others = [name for name, (head, _, _) in split.items() if f"{head}_p95" not in metrics]
-    return lines + [
-        f"{name:24}{figure(metrics[name], 3):>10} {_UNITS.get(name, '')}".rstrip()
-        for name in sorted(others)
-        if name != "utilization" or metrics[name] is not None
-    ]

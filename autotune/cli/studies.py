@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from autotune.cli.options import Format, OutputFormat, Storage
 
+_HEADING = ("study", "state", "trials", "updated (UTC)")
+
 
 def studies(*, storage: Storage = None, output_format: Format = OutputFormat.TABLE) -> None:
     """List the studies in the database, the most recent first."""
@@ -35,7 +37,7 @@ def studies(*, storage: Storage = None, output_format: Format = OutputFormat.TAB
         for each, named in zip(found, labels, strict=True)
     ]
     screen = console()
-    for line in ruled(("study", "state", "trials", "updated (UTC)"), rows):
+    for line in ruled(_HEADING, rows, width=screen.width):
         screen.print(line, soft_wrap=True)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from objectives.limits import Budget
 
 PIPED_WIDTH = 120
 """Columns where the output is no terminal and COLUMNS does not say otherwise."""
@@ -17,6 +21,7 @@ PIPED_WIDTH = 120
 _SECONDS_UP_TO = 100
 _MINUTES_UP_TO = 100
 _LIST_SHOWN = 8
+_DIGITS = 6
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -74,8 +79,40 @@ def written(value: object) -> str:
     return f"[{texts[0]},{texts[1]},…,{texts[-1]}; {len(texts)} values]"
 
 
-def ruled(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table in lines: a heading, a rule, and columns as wide as they must be."""
+def budget_text(budget: Budget) -> str:
+    """Return a budget as it was given, with no more digits than count where it was worked out."""
+    return " ".join(
+        each.text
+        if each.limit_ms is None or each.limit_ms >= 10**_DIGITS
+        else f"{each.key}:{each.limit_ms:.{_DIGITS}g}"
+        for each in budget.limits
+    )
+
+
+def ruled(heading: Sequence[str], rows: Sequence[Sequence[str]], *, width: int) -> list[str]:
+    """Return a table in lines: a heading, a rule, and columns as wide as they must be.
+
+    Where that is wider than ``width``, a row is several lines, the first of its first cell.
+    """
+    lines = _ruled(heading, rows)
+    if len(lines[1]) <= width:
+        return lines
+    return [
+        line
+        for first, *rest in rows
+        for line in stacked(first, map(" ".join, zip(heading[1:], rest, strict=True)), width)
+    ]
+
+
+def stacked(first: str, parts: Iterable[str], width: int) -> list[str]:
+    """Return lines for a screen too narrow for a table: one part a line, below the first."""
+    below = (
+        textwrap.wrap(part, width, initial_indent="  ", subsequent_indent="    ") for part in parts
+    )
+    return [*textwrap.wrap(first, width, subsequent_indent="  "), *itertools.chain(*below)]
+
+
+def _ruled(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

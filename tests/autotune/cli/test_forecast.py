@@ -76,6 +76,31 @@ def test_a_list_of_candidates_with_what_was_measured_marked(forecast: Forecast) 
     assert chance.startswith("As many candidates drawn at random would end ")
 
 
+def test_a_narrow_screen_leaves_objectives_out_or_has_blocks(
+    forecast: Forecast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = forecast("--top", "1").out.splitlines()
+    assert rows[1].split() == ["tokens/seqs", "ttft_p95", "itl_p99", "keeps", "budget"]
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = forecast("--candidate", "2048/128").out.splitlines()
+    block = rows[1 : rows.index("")]
+    assert block[0] == "2048/128 measured"
+    assert [line.split()[0] for line in block[1:]] == [
+        "ttft_p95",
+        "itl_p99",
+        "utilization",
+        "keeps",
+    ]
+    assert max(map(len, block)) <= 40
+
+
+def test_limits_that_were_worked_out_have_no_more_digits_than_count(forecast: Forecast) -> None:
+    about = forecast("--budget", "itl_p99:0.9x", "--top", "1").out.splitlines()[0]
+    limit = about.partition("itl_p99:")[2].removesuffix(":")
+    assert 4 <= len(limit) <= 7
+
+
 def test_the_first_so_many_and_all_measured_ones(forecast: Forecast) -> None:
     assert {row[0] for row in rows_of(forecast("--top", "1"))} == set(MEASURED)
 

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS
-from autotune.cli.tables import console, duration, figure, limits, plain_line, written
+from autotune.cli.tables import (
+    budget_text,
+    console,
+    duration,
+    figure,
+    limits,
+    plain_line,
+    ruled,
+    written,
+)
+from objectives.limits import parse_budget
 
 
 @pytest.mark.parametrize(
@@ -44,6 +54,33 @@ def test_lists_are_written_as_they_are_given(kind: Any) -> None:
     assert written(kind(range(8))) == "[0,1,2,3,4,5,6,7]"
     assert written(kind(range(1, 52))) == "[1,2,…,51; 51 values]"
     assert written(kind([])) == "[]"
+
+
+def test_a_budget_has_no_more_digits_than_count() -> None:
+    for text in ("ttft_p95:800 itl_p99@short:12.345", "ttft_p95:0.9x", "ttft_p95:1234567", ""):
+        assert budget_text(parse_budget(text)) == text
+    worked_out = parse_budget("itl_p99:51.47683446792943 ttft_max:1234.5678901234567")
+    assert budget_text(worked_out) == "itl_p99:51.4768 ttft_max:1234.57"
+
+
+def test_a_table_without_room_is_a_block_for_each_row() -> None:
+    rows = [("night", "finished, simulated", "8 complete"), ("a", "new", "-")]
+    table = [
+        "study  state                trials",
+        "─" * 38,
+        "night  finished, simulated  8 complete",
+        "a      new                  -",
+    ]
+    assert ruled(("study", "state", "trials"), rows, width=38) == table
+    assert ruled(("study", "state", "trials"), rows, width=20) == [
+        "night",
+        "  state finished,",
+        "    simulated",
+        "  trials 8 complete",
+        "a",
+        "  state new",
+        "  trials -",
+    ]
 
 
 def test_no_name_drives_the_terminal() -> None:
