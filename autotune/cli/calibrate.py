@@ -121,16 +121,18 @@ def step_lines(
         ladders_head: what the ladders are.
         ladders: by name.
     """
-    from autotune.cli.tables import plain_line
+    from autotune.cli.tables import console, cropped, plain_line
     from autotune.forecast.words import plot_lines, table_lines
 
+    width, plot = console().width, plot_lines(calibration)
+    # Part of a plot is none.
+    plot = plot if max(map(len, plot), default=0) <= width else []
     lines = [
         head,
         "",
-        *table_lines(calibration),
+        *(cropped(line, width) for line in table_lines(calibration)),
         "",
-        *plot_lines(calibration),
-        "",
+        *([*plot, ""] if plot else []),
         ladders_head,
         *(f"{name}: {', '.join(map(str, rungs))}" for name, rungs in ladders.items()),
         *([] if whole else [_NOT_WHOLE]),

@@ -123,6 +123,11 @@ def _ruled(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [line(heading), rule, *map(line, rows)]
 
 
+def cropped(line: str, width: int) -> str:
+    """Return a line of a table as far as there is room for it."""
+    return line if len(line) <= width else f"{line[: width - 1].rstrip()}…"
+
+
 def plain_line(text: str) -> str:
     """Return text without control characters, so that no name can drive the terminal."""
     return "".join(c if c.isprintable() else "�" for c in text)

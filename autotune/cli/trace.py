@@ -88,6 +88,7 @@ def inspect(
     import json
     from dataclasses import asdict
 
+    from autotune.cli.tables import console
     from autotune.traffic.inspect import describe
     from autotune.traffic.picture import picture
     from autotune.traffic.window import parse_window
@@ -101,7 +102,7 @@ def inspect(
     if output_format is OutputFormat.JSON:
         typer.echo(json.dumps({"source": trace.meta.source, **asdict(summary)}, indent=2))
     else:
-        typer.echo(picture(trace, summary))
+        typer.echo(picture(trace, summary, width=console().width))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""A trace as plain text: at most 80 columns, no colour."""
+"""A trace as plain text: at most 80 columns, fewer on a narrow screen, no colour."""
 
 from __future__ import annotations
 
@@ -14,21 +14,31 @@ from objectives.arrays import F8, I8
 WIDTH = 80
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = "▏▎▍▌▋▊▉█"
-_MOST_CELLS = 72
-_BAR_WIDTH = 36
+_NARROWEST = 40
+_BESIDE_ARRIVALS = 8
+_BESIDE_BAR = 44
+_LEAST_BAR = 4
+_BEHIND_BAR = 13
 # Steps of an arrival line that people read at a glance.
 _STEPS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 
 
-def picture(trace: Trace, summary: TraceSummary) -> str:
-    """Return figures, arrivals over time and both distributions of length as text."""
+def picture(trace: Trace, summary: TraceSummary, *, width: int = WIDTH) -> str:
+    """Return figures, arrivals over time and both distributions of length as text.
+
+    Args:
+        trace: to be shown.
+        summary: of it.
+        width: of the screen, in columns; more than ``WIDTH`` and fewer than 40 are not used.
+    """
+    width = min(max(width, _NARROWEST), WIDTH)
     cuts = [each.high for each in summary.classes if each.high is not None]
     parts = [
-        _figures(trace, summary),
-        _arrivals(trace),
-        _histogram("Prompt tokens", trace.input_lengths, cuts=cuts),
-        _histogram("Output tokens", trace.output_lengths),
-        _classes(summary.classes),
+        _figures(trace, summary, width),
+        _arrivals(trace, width),
+        _histogram("Prompt tokens", trace.input_lengths, width, cuts=cuts),
+        _histogram("Output tokens", trace.output_lengths, width),
+        _classes(summary.classes, width),
     ]
     return "\n\n".join("\n".join(line.rstrip() for line in part) for part in parts if part)
 
@@ -51,7 +61,7 @@ def bar(share: float, width: int) -> str:
     return "█" * full + (_EIGHTHS[rest - 1] if rest else "")
 
 
-def _figures(trace: Trace, summary: TraceSummary) -> list[str]:
+def _figures(trace: Trace, summary: TraceSummary, width: int) -> list[str]:
     arrivals = f"peak {summary.peak_rate_per_s:g} in one second"
     if summary.rate_per_s is not None:
         arrivals = f"{summary.rate_per_s:.2f} requests/s, {arrivals}"
@@ -69,12 +79,12 @@ def _figures(trace: Trace, summary: TraceSummary) -> list[str]:
         "Prefixes": _prefixes(summary),
         "Chunking": chunking_sentence(summary),
     }
-    return [line for name, text in rows.items() for line in _wrapped(name, text)]
+    return [line for name, text in rows.items() for line in _wrapped(name, text, width)]
 
 
-def _wrapped(name: str, text: str) -> list[str]:
+def _wrapped(name: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=f"{name:<12}", subsequent_indent=" " * 12
+        text, width, initial_indent=f"{name:<12}", subsequent_indent=" " * 12
     ) or [name]
 
 
@@ -100,9 +110,9 @@ def _prefixes(summary: TraceSummary) -> str:
     return f"a prefix cache can serve at most {summary.block_reuse_share:.1%} of prompt blocks"
 
 
-def _arrivals(trace: Trace) -> list[str]:
-    span_s = max(trace.duration_s, _STEPS_S[0])
-    step_s = next((s for s in _STEPS_S if span_s / s < _MOST_CELLS), span_s / (_MOST_CELLS - 1))
+def _arrivals(trace: Trace, width: int) -> list[str]:
+    span_s, most = max(trace.duration_s, _STEPS_S[0]), width - _BESIDE_ARRIVALS
+    step_s = next((s for s in _STEPS_S if span_s / s < most), span_s / (most - 1))
     counts = np.bincount((trace.timestamps_s / step_s).astype(np.int64))
     end = f"{counts.size * step_s:g} s"
     return [
@@ -112,26 +122,30 @@ def _arrivals(trace: Trace) -> list[str]:
     ]
 
 
-def _histogram(title: str, lengths: I8, *, cuts: Sequence[int] = ()) -> list[str]:
+def _histogram(title: str, lengths: I8, width: int, *, cuts: Sequence[int] = ()) -> list[str]:
     """One bar for each doubling of length; a class cut is marked in the bar that holds it."""
     octaves = np.array([int(length).bit_length() - 1 for length in lengths])
     lines = [f"{title} (each row doubles)"]
-    counts = np.bincount(octaves)
+    counts, longest = np.bincount(octaves), max(_LEAST_BAR, width - _BESIDE_BAR)
     for octave in range(octaves.min(), octaves.max() + 1):
         low, high = 2**octave, 2 ** (octave + 1) - 1
         share = counts[octave] / lengths.size
         line = (
             f"{f'{low}-{high}' if high > low else f'{low}':>15} {counts[octave]:>7} {share:>6.1%} "
-            f"{bar(counts[octave] / counts.max(), _BAR_WIDTH)}"
+            f"{bar(counts[octave] / counts.max(), longest)}"
         )
         marks = [f"{cut}" for cut in cuts if low <= cut <= high]
-        if marks:
-            line = f"{line:<{WIDTH - 13}}< cut {' '.join(marks)}"
-        lines.append(line)
+        lines += _marked(line, f"< cut {' '.join(marks)}", width) if marks else [line]
     return lines
 
 
-def _classes(classes: Sequence[ClassStats]) -> list[str]:
+def _marked(line: str, mark: str, width: int) -> list[str]:
+    """Return a line with a mark at its end, or below it where there is no room."""
+    whole = f"{line:<{width - _BEHIND_BAR}}{mark}"
+    return [whole] if len(whole) <= width else [line, f"{mark:>{width}}"]
+
+
+def _classes(classes: Sequence[ClassStats], width: int) -> list[str]:
     if not classes:
         return []
     lines = ["Classes of prompt length"]
@@ -140,5 +154,5 @@ def _classes(classes: Sequence[ClassStats]) -> list[str]:
         line = f"  {each.name:<12} {span:<13} {each.requests:>7} requests {each.share:>6.1%}"
         if each.prompt_p50 is not None:
             line += f"  p50 {each.prompt_p50:.0f} in, {each.output_p50:.0f} out"
-        lines.append(line)
+        lines += textwrap.wrap(line, width, subsequent_indent="    ")
     return lines

@@ -69,6 +69,17 @@ def test_table_plot_and_ladders(calibrate: Calibrate) -> None:
     assert list(Path("autotune-logs").parent.glob("*.json")) == []
 
 
+def test_a_narrow_screen_has_no_plot_and_no_broken_line(
+    calibrate: Calibrate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Step time in ms against tokens" in calibrate(ScriptedEngines()).out
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = calibrate(ScriptedEngines()).out.splitlines()
+    assert not any(line.startswith("Step time in ms against tokens") for line in lines)
+    assert max(map(len, lines[: lines.index("Ladders that follow:")])) == 40
+    assert any(line.endswith("…") for line in lines)
+
+
 def test_json_and_a_file_of_it(calibrate: Calibrate, given: list[TuneSettings]) -> None:
     ran = calibrate(
         ScriptedEngines(), "--format", "json", "--output", "steps.json", "--tile", "256,16",

@@ -59,11 +59,21 @@ def test_the_picture_of_a_small_trace() -> None:
 
 @pytest.mark.parametrize("scenario", ["short_chat", "long_documents", "mixed"])
 @pytest.mark.parametrize("duration_s", [3.0, 100.0, 5000.0])
-def test_nothing_is_wider_than_a_terminal(scenario: str, duration_s: float) -> None:
+@pytest.mark.parametrize("width", [WIDTH, 66, 40])
+def test_nothing_is_wider_than_a_terminal(scenario: str, duration_s: float, width: int) -> None:
     built = synthesize(scenario, rate=1, duration_s=duration_s, seed=1)
-    lines = picture(built, describe(built)).splitlines()
-    assert max(len(line) for line in lines) <= WIDTH
+    lines = picture(built, describe(built), width=width).splitlines()
+    assert max(len(line) for line in lines) <= width
     assert not any("\x1b" in line for line in lines)
+
+
+def test_a_mark_without_room_stands_below_its_bar() -> None:
+    built = trace(*(request(n / 2, prompt=1100, output=5) for n in range(12)))
+    classes = [LengthClass("short", 0, 1500), LengthClass("long", 1500, None)]
+    lines = picture(built, describe(built, classes=classes), width=40).splitlines()
+    at = next(n for n, line in enumerate(lines) if "1024-2047" in line)
+    assert lines[at + 1] == f"{'< cut 1500':>40}"
+    assert picture(built, describe(built), width=500) == picture(built, describe(built))
 
 
 def test_one_request_has_a_picture() -> None:
