@@ -65,6 +65,8 @@ class TuneSettings(BaseModel):
         model: path or hub name of the model, or ``demo:tiny-llama``.
         trace: trace file, or ``demo:mixed``.
         window: part of the trace, ``600:900`` or ``busiest:10m``; None for all of it.
+        load: how many times the traffic of the window is replayed, such as 1.4 or 0.5; None for
+            as it was recorded.
         budget: latency limits in ms, ``ttft_p95:800 tpot_p95:40``; '' for none.
         classes: classes of prompt length, ``short:0-2000 long:2000-``; None to find them.
         too_long: what becomes of requests longer than the engine's ``max_model_len``.
@@ -96,6 +98,7 @@ class TuneSettings(BaseModel):
     model: str
     trace: str
     window: str | None = None
+    load: float | None = Field(default=None, gt=0.0, le=100.0, allow_inf_nan=False)
     budget: str = ""
     classes: str | None = None
     too_long: TooLong = "error"

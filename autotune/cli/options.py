@@ -39,6 +39,13 @@ Format = Annotated[OutputFormat, typer.Option("--format", help="How to print it.
 Window = Annotated[
     str | None, typer.Option(help="Part of the trace: 600:900 (seconds) or busiest:10m.")
 ]
+Load = Annotated[
+    float | None,
+    typer.Option(
+        help="How many times the traffic: copies are superposed above 1, requests thinned below. "
+        "[default: 1]"
+    ),
+]
 Classes = Annotated[
     str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.options import Classes, Format, OutputFormat, TooLong, Window, folder_of
+from autotune.cli.options import Classes, Format, Load, OutputFormat, TooLong, Window, folder_of
 
 
 def replay(
@@ -15,6 +15,7 @@ def replay(
     model: Annotated[str, typer.Option(help="Path or hub name of the model, or demo:tiny-llama.")],
     trace: Annotated[str, typer.Option(help="Trace file, or demo:mixed.")],
     window: Window = None,
+    load: Load = None,
     budget: Annotated[str, typer.Option(help="Limits that goodput counts by.")] = "",
     classes: Classes = None,
     too_long: TooLong = None,
@@ -54,6 +55,7 @@ def replay(
             "model": model,
             "trace": trace,
             "window": window,
+            "load": load,
             "budget": budget,
             "classes": classes,
             "too_long": too_long,

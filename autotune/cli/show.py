@@ -45,7 +45,7 @@ def show(
         study_verdict,
     )
     from autotune.errors import UsageError
-    from autotune.study.view import load_view, shown_verdict
+    from autotune.study.view import load_json, load_view, shown_verdict
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -65,7 +65,9 @@ def show(
         return
     if output_format is OutputFormat.JSON:
         verdict = shown_verdict(view)
-        body = {"study": view.study.name, "state": view.study.state, "verdict": verdict}
+        study = view.study
+        named = {"study": study.name, "state": study.state, **load_json(study)}
+        body = {**named, "verdict": verdict}
         typer.echo(json.dumps(plain(body, name="verdict"), indent=2, allow_nan=False))
     elif view.judgement is None:
         typer.echo(f"Study {plain_line(view.study.name)!r} has no finished trial yet.")

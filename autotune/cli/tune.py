@@ -14,6 +14,7 @@ from autotune.cli.options import (
     Engine,
     Fidelity,
     Format,
+    Load,
     MaxFailures,
     OutputFormat,
     SettleTimeout,
@@ -48,6 +49,7 @@ def tune(
         str | None, typer.Option(help="Trace file, or demo:mixed. Required, or in --config.")
     ] = None,
     window: Window = None,
+    load: Load = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),
@@ -103,6 +105,7 @@ def tune(
             "engine": engine,
             "trace": trace,
             "window": window,
+            "load": load,
             "budget": budget,
             "classes": classes,
             "too_long": too_long,

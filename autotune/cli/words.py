@@ -17,7 +17,7 @@ from autotune.cli.tables import duration, figure, joined, limits, plain_line
 from autotune.study.costs import WORK_COST
 from autotune.study.counted import censored
 from autotune.study.plan import finished_trials
-from autotune.study.view import calibration_of, simulated_by
+from autotune.study.view import calibration_of, load_of, simulated_by
 from objectives.budget import margins
 from objectives.statistics import requests_needed
 
@@ -117,11 +117,13 @@ def state_line(view: StudyView) -> str:
     finished = finished_trials(view.trials)
     total = view.study.spec["trials"]
     name = f"Study {plain_line(view.study.name)!r}"
+    load = load_of(view.study)
+    at = "" if load is None else f", at load {load.words}"
     if finished <= total:
-        return f"{name}: {view.study.state}, {finished} of {total} trials."
+        return f"{name}: {view.study.state}, {finished} of {total} trials{at}."
     return (
-        f"{name}: {view.study.state}, {finished} trials. That is more than the {total} asked for, "
-        "since this budget counts replays that another did not."
+        f"{name}: {view.study.state}, {finished} trials{at}. That is more than the {total} asked "
+        "for, since this budget counts replays that another did not."
     )
 
 

@@ -25,8 +25,9 @@ from autotune.study.outcomes import Yardstick
 from autotune.study.plan import Plan, live_given_up, retry
 from autotune.study.screen import SETTLED_GAIN, Looked, Screen, Simulations
 from autotune.study.standing import Nobody
-from autotune.study.view import StudyView
+from autotune.study.view import StudyView, load_of
 from autotune.traffic.fit import fitted
+from autotune.traffic.load import compressed
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
@@ -291,7 +292,11 @@ class Foresight:
         return float(self.looked.goal.excess(self._logs_at(candidate, load)))
 
     def _logs_at(self, candidate: Candidate, load: float) -> F8:
-        """Return logs at another load, off by as much as those at the recorded one are."""
+        """Return logs at another load, off by as much as those at the study's own are.
+
+        The same requests come faster: what they were off by is theirs, and the load up to which
+        a budget is kept is found by halving, which needs a load of any size.
+        """
         looked, simulations = self.looked, self.looked.simulations
         row = self._row(candidate)
         if load == 1.0:
@@ -300,7 +305,7 @@ class Foresight:
             off = looked.corrected.logs[row] - simulations.forecasts.logs[row]
         denser = forecast_cells(
             [self._screen.cells[row]],
-            Traffic.of(paced(self.study.trace, load), simulations.shape),
+            Traffic.of(compressed(self.study.trace, load), simulations.shape),
             simulations.times,
             simulations.shape,
             keys=self._screen.keys,
@@ -364,17 +369,14 @@ def stored_traffic(view: StudyView, moved: Path | None = None) -> Trace:
         raise TraceError(error.message, hint=hint) from error
     if spec["window"] is not None:
         trace = parse_window(spec["window"]).apply(trace)
+    load = load_of(view.study)
+    if load is not None:
+        trace = load.apply(trace)
     policy = view.study.fingerprint.get("too_long")
     own = next((trial.engine for trial in view.trials if trial.engine), None)
     if policy is None or own is None:
         return trace
     return fitted(trace, int(own["resolved"]["max_model_len"]), policy)
-
-
-def paced(trace: Trace, load: float) -> Trace:
-    """Return the same requests at so many times the pace."""
-    moved = [replace(r, timestamp_ms=r.timestamp_ms / load) for r in trace.requests]
-    return trace.with_requests(moved, trace.notes)
 
 
 def _stored(view: StudyView, trace: Trace) -> Stored:

@@ -28,6 +28,7 @@ from autotune.errors import UsageError
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
 from autotune.settings import TuneSettings
 from autotune.simulated.profile import load_profile
+from autotune.traffic.load import Load
 from autotune.traffic.model import Trace
 from objectives.classes import LengthClass, classes_text
 from objectives.limits import Budget
@@ -77,6 +78,12 @@ class Job:
         return load_profile(settings.engine).identity if settings.simulated else None
 
     @property
+    def load(self) -> Load | None:
+        """What was made of the recorded traffic, None if nothing."""
+        given = self.settings.load
+        return None if given in (None, 1) else Load.of(given)
+
+    @property
     def forecast_obstacle(self) -> str | None:
         return self.info.forecast_obstacle
 
@@ -108,6 +115,7 @@ class Job:
             "trace": self.trace.sha256,
             # Named where it made the traffic what it is, so that a refusal can say why.
             **({"too_long": self.settings.too_long} if notes.skipped or notes.truncated else {}),
+            **({"load": self.load.factor} if self.load is not None else {}),
             "model": self.settings.model,
             "engine_args": {k: v for k, v in self.pinned.items() if k != "model"},
             "baseline": plain_values(self.baseline),
@@ -130,6 +138,8 @@ class Job:
             "trials": self.settings.trials,
             "trace": self.settings.trace,
             "window": self.settings.window,
+            "load": None if self.load is None else self.load.factor,
+            "load_method": None if self.load is None else self.load.method,
             "requests": len(self.trace.requests),
             "duration_s": self.trace.duration_s,
             "model": self.info.model,

@@ -28,6 +28,7 @@ from autotune.simulated.profile import load_profile
 from autotune.study.engines import AnyEngines
 from autotune.study.measurable import check_measurable
 from autotune.traffic.fit import fitted
+from autotune.traffic.load import Load
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
@@ -81,7 +82,7 @@ class Traffic:
 
 
 def read_traffic(settings: TuneSettings) -> Traffic:
-    """Read trace, window, classes and budget.
+    """Read trace, window, load, classes and budget.
 
     Raises:
         TraceError, UsageError, ObjectiveError: one of them cannot be used.
@@ -89,6 +90,8 @@ def read_traffic(settings: TuneSettings) -> Traffic:
     trace = load_trace(resolve_trace(settings.trace))
     if settings.window is not None:
         trace = parse_window(settings.window).apply(trace)
+    if settings.load is not None:
+        trace = Load.of(settings.load).apply(trace)
     budget = parse_budget(settings.budget)
     if settings.classes is None:
         classes = default_classes(trace.input_lengths)
@@ -133,7 +136,7 @@ def _model_allows(settings: TuneSettings) -> int | None:
 
 
 def study_name(settings: TuneSettings) -> str:
-    """Return the given name, else one made of model, or profile, and trace."""
+    """Return the given name, else one made of model, or profile, trace, window and load."""
     if settings.study_name is not None:
         return settings.study_name
     model = settings.model.rstrip("/").rsplit("/", 1)[-1].removeprefix("demo:")
@@ -142,7 +145,8 @@ def study_name(settings: TuneSettings) -> str:
         model = "sim-" + profile.removesuffix(".json")
     trace = Path(settings.trace.removeprefix("demo:")).stem
     window = "" if settings.window is None else f"-{settings.window}"
-    return f"{model}-{trace}{window}"
+    load = "" if settings.load in (None, 1) else f"-load{settings.load:g}"
+    return f"{model}-{trace}{window}{load}"
 
 
 def log_folder(settings: TuneSettings, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -90,14 +91,44 @@ def bench_result(
     Three differences of definition: TTFT and E2E count from the scheduled send time of the
     trace; failed requests weigh as infinitely late; values that do not exist are null, not 0.
     """
-    samples = replayed.samples
-    metrics = measurement.metrics
-    result: dict[str, Any] = {
+    head = bench_head(endpoint_type="in-process", backend="vllm", model=info.model)
+    summary, requests = client_figures(
+        settings, traffic, measurement, replayed.samples, replayed.errors
+    )
+    return {
+        **head,
+        **summary,
+        "vllm_version": info.vllm_version,
+        "device": info.device,
+        "max_num_batched_tokens": info.resolved["max_num_batched_tokens"],
+        "max_num_seqs": info.resolved["max_num_seqs"],
+        "kv_cache_tokens": info.kv_cache_tokens,
+        "gaps_beside_prefill": gaps_beside_prefill(replayed.steps),
+        **requests,
+    }
+
+
+def bench_head(*, endpoint_type: str, backend: str, model: str) -> dict[str, Any]:
+    """Return what such a file begins with."""
+    return {
         "date": f"{datetime.now(UTC):%Y%m%d-%H%M%S}",
-        "endpoint_type": "in-process",
-        "backend": "vllm",
-        "model_id": info.model,
-        "tokenizer_id": info.model,
+        "endpoint_type": endpoint_type,
+        "backend": backend,
+        "model_id": model,
+        "tokenizer_id": model,
+    }
+
+
+def client_figures(
+    settings: TuneSettings,
+    traffic: Traffic,
+    measurement: Measurement,
+    samples: RequestSamples,
+    errors: Sequence[str],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the client measured, wherever the engine is: in figures, and by request."""
+    metrics = measurement.metrics
+    summary: dict[str, Any] = {
         "num_prompts": measurement.requests,
         "request_rate": "trace",
         "burstiness": None,
@@ -115,27 +146,23 @@ def bench_result(
     for ours, theirs in _BENCH_NAMES.items():
         for aggregate in ("mean", "p50", "p90", "p95", "p99", "max"):
             name = "median" if aggregate == "p50" else aggregate
-            result[f"{name}_{theirs}_ms"] = metrics[f"{ours}_{aggregate}"]
-    return {
-        **result,
+            summary[f"{name}_{theirs}_ms"] = metrics[f"{ours}_{aggregate}"]
+    summary |= {
         "trace": settings.trace,
         "window": settings.window,
         "trace_sha256": traffic.trace.sha256,
         "send_lag_p99_ms": measurement.send_lag_p99_ms,
         "tokens_per_busy_s": metrics["tokens_per_busy_s"],
-        "vllm_version": info.vllm_version,
-        "device": info.device,
-        "max_num_batched_tokens": info.resolved["max_num_batched_tokens"],
-        "max_num_seqs": info.resolved["max_num_seqs"],
-        "kv_cache_tokens": info.kv_cache_tokens,
-        "gaps_beside_prefill": gaps_beside_prefill(replayed.steps),
+    }
+    requests = {
         "input_lens": samples.prompt_tokens.tolist(),
         "output_lens": samples.output_tokens.tolist(),
         "start_times": samples.sent_s.tolist(),
         "ttfts": _or_none(samples.first_token_s - samples.scheduled_s),
         "itls": _gaps_of_requests(samples),
-        "errors": list(replayed.errors),
+        "errors": list(errors),
     }
+    return summary, requests
 
 
 def _gaps_of_requests(samples: RequestSamples) -> list[list[float]]:

@@ -15,6 +15,7 @@ from autotune.simulated.profile import name_in
 from autotune.study.costs import RATE, UTILIZATION, Cell
 from autotune.study.counted import censored, is_restart_of
 from autotune.study.judgement import Judgement, judge, verdict_json
+from autotune.traffic.load import Load
 from objectives.budget import is_feasible, resolve
 from objectives.classes import parse_classes
 from objectives.errors import ObjectiveError
@@ -78,6 +79,12 @@ def simulated_by(study: StudyRecord) -> str | None:
     """Return the name of the profile by which a study was simulated, None of a real one."""
     engine = study.fingerprint.get("engine")
     return None if engine is None else name_in(engine)
+
+
+def load_of(study: StudyRecord) -> Load | None:
+    """Return what a study made of the recorded traffic, None if nothing."""
+    factor = study.spec.get("load")
+    return None if factor is None else Load(factor, study.spec["load_method"])
 
 
 def shown_verdict(view: StudyView) -> dict[str, Any] | None:
@@ -156,6 +163,12 @@ def calibration_of(study: StudyRecord) -> Calibration | None:
     return None if stored is None else Calibration.from_json(stored["calibration"])
 
 
+def load_json(study: StudyRecord) -> dict[str, Any]:
+    """Return the load of a study for programs; the method only where there is one."""
+    load = load_of(study)
+    return {"load": 1.0} if load is None else {"load": load.factor, "load_method": load.method}
+
+
 def make_export(view: StudyView, cell: Cell) -> Export:
     """Return a measured cell with its evidence, ready to be rendered.
 
@@ -215,6 +228,7 @@ def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:
         "fidelity": cell.fidelity,
         "trace": study.spec["trace"],
         "window": study.spec["window"] or "all",
+        **load_json(study),
         "trace_sha256": study.fingerprint["trace"],
         "requests": study.spec["requests"],
         "budget": study.spec["budget"],

@@ -120,9 +120,8 @@ class Load:
     def sentence(self, before: Trace, after: Trace) -> str:
         """Say what a change of load by this did to rate, burstiness and reuse."""
         one, other = Likeness.of(before), Likeness.of(after)
-        by = "stretching time" if self._stretches else _WORDS[self.method]
         return (
-            f"Load {self.factor:g} by {by}: "
+            f"Load {self.words}: "
             f"{_change(one.rate_per_s, other.rate_per_s, '.3g')} requests/s, "
             f"dispersion at 1 s {_change(one.dispersion_1s, other.dispersion_1s, '.1f')}, "
             f"at 10 s {_change(one.dispersion_10s, other.dispersion_10s, '.1f')}, "
@@ -130,8 +129,10 @@ class Load:
         )
 
     @property
-    def _stretches(self) -> bool:
-        return self.method == "compress" and self.factor < 1
+    def words(self) -> str:
+        """Factor and method, as a sentence names them."""
+        slower = self.method == "compress" and self.factor < 1
+        return f"{self.factor:g} by {'stretching time' if slower else _WORDS[self.method]}"
 
 
 def compressed(trace: Trace, factor: float) -> Trace:

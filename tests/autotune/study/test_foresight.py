@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
@@ -24,7 +23,6 @@ from autotune.study.foresight import (
     Forecast,
     Foresight,
     described,
-    paced,
     stored_traffic,
 )
 from autotune.study.screen import Screen
@@ -189,13 +187,6 @@ def test_what_was_tried_without_a_whole_replay_says_so(stored: Stored) -> None:
     assert (failed.source, failed.cut_short, failed.failed) == ("failed", (), (6,))
     assert stored.own.of(UNMEASURED).source == "forecast"
     assert stored.own.of(BASELINE).source == "measured"
-
-
-def test_a_pace_moves_arrivals_and_nothing_else(stored: Stored) -> None:
-    denser = paced(stored.trace, 2.0)
-    np.testing.assert_allclose(denser.timestamps_s, stored.trace.timestamps_s / 2)
-    assert denser.input_lengths.tolist() == stored.trace.input_lengths.tolist()
-    assert denser.meta.block_size == stored.trace.meta.block_size
 
 
 def test_only_knobs_that_moved_have_a_part_in_the_change(stored: Stored) -> None:
