@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
-from autotune.candidates.equivalence import largest_graph
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, integer
 from autotune.candidates.live import THRESHOLD
 from autotune.forecast.simulation import EngineShape, Simulated, Timed, Traffic, simulate
-from autotune.forecast.step_times import StepTimes
 from objectives.arrays import F8, Bools
 from objectives.samples import RequestSamples
 
@@ -71,7 +68,6 @@ def forecast_cells(
     keys: Sequence[str],
     measure: Measure,
     worth: Callable[[F8], Bools] | None = None,
-    times_of: Callable[[Candidate], Timed] | None = None,
 ) -> Forecasts:
     """Simulate all cells, each at several paces.
 
@@ -88,10 +84,7 @@ def forecast_cells(
         measure: gives them.
         worth: says by the logs of all cells at the central pace, [cells, keys], which of them,
             [cells], are worth the other paces; None for all, as where it names none.
-        times_of: gives the step times of the engine of each cell, the same object for cells that
-            share them; None where all run on one engine, with ``times``.
     """
-    own_times = times_of or (lambda _: times)
 
     def logs(number: int, own: Sequence[Candidate]) -> F8:
         # Other chances at each pace, but the same for all cells.
@@ -99,8 +92,7 @@ def forecast_cells(
         jitter = FACTORS[number] * np.exp(chances)
         return _logs(
             own,
-            own_times,
-            lambda cell, steps: simulate(traffic, steps, shape, cell, jitter=jitter),
+            lambda cell: simulate(traffic, times, shape, cell, jitter=jitter),
             keys,
             measure,
         )
@@ -118,18 +110,6 @@ def forecast_cells(
     )
     trend = _trend(tuple(keys), repeats)
     return trend if chosen.all() else _filled(trend, cells, central, chosen)
-
-
-def restarted(times: StepTimes) -> Callable[[Candidate], StepTimes]:
-    """Return what gives the step times of an engine that is started for a cell.
-
-    Its largest CUDA graph follows from its cap, which is so if no sizes are given to vLLM.
-
-    Args:
-        times: of an engine that was started for a larger cap, or for this one.
-    """
-    captured_to = cache(times.captured_to)
-    return lambda cell: captured_to(largest_graph(integer(cell[SEQS])))
 
 
 def _filled(trend: Forecasts, cells: Sequence[Candidate], central: F8, chosen: Bools) -> Forecasts:
@@ -160,27 +140,23 @@ def _trend(keys: tuple[str, ...], repeats: F8) -> Forecasts:
 
 def _logs(
     cells: Sequence[Candidate],
-    times_of: Callable[[Candidate], Timed],
-    replay: Callable[[Candidate, Timed], Simulated],
+    replay: Callable[[Candidate], Simulated],
     keys: Sequence[str],
     measure: Measure,
 ) -> F8:
     found = np.full((len(cells), len(keys)), np.nan)
     # By descending cap: a peak below the next cap stands for that one as well.
     order = sorted(range(len(cells)), key=lambda i: -integer(cells[i][SEQS]))
-    known: dict[tuple[tuple[str, int], ...], tuple[Timed, int, F8]] = {}
+    known: dict[tuple[tuple[str, int], ...], tuple[int, F8]] = {}
     for index in order:
         cell = cells[index]
-        times = times_of(cell)
         rest = tuple(sorted((k, integer(v)) for k, v in cell.items() if k != SEQS))
-        if rest in known:
-            same_times, peak, logs = known[rest]
-            if same_times is times and peak <= integer(cell[SEQS]):
-                found[index] = logs
-                continue
-        simulated = replay(cell, times)
+        if rest in known and known[rest][0] <= integer(cell[SEQS]):
+            found[index] = known[rest][1]
+            continue
+        simulated = replay(cell)
         found[index] = log_metrics(simulated, keys, measure)
-        known[rest] = times, peak_running(simulated), found[index]
+        known[rest] = peak_running(simulated), found[index]
     return found
 
 

@@ -60,32 +60,6 @@ class Curve:
     def scaled(self, factor: float) -> Self:
         return type(self)(self.x, self.y * factor, self.sizes)
 
-    def captured_to(self, largest: int) -> Self:
-        """Return the curve of an engine that captures no graph for more than ``largest`` tokens.
-
-        A step that loses its graph takes as long as the smallest that was measured without: it
-        waits for the launches of its kernels, of which there are as many for fewer tokens. That is
-        the most it can take. An H200 started at 512/192, with graphs up to 384 tokens, had an ITL
-        p99 of 28.6 ms; with graphs up to 512 a full step took 12.4 ms, a slightly larger one 28.
-
-        It is the same curve where no graph is larger, or where nothing was measured without one.
-        """
-        limit = max(self.sizes, default=0)
-        beyond = self.x > limit
-        if largest >= limit or not beyond.any():
-            return self
-        sizes = tuple(size for size in self.sizes if size <= largest)
-        end = max(sizes, default=0)
-        kept = self.x < end
-        ends = np.array([end, end + 1] if sizes else [1], dtype=np.float64)
-        heights = self(ends) if sizes else np.zeros(1)
-        heights[-1] = self(np.array([limit + 1]))[0]
-        return type(self)(
-            np.concatenate([self.x[kept], ends, self.x[beyond]]),
-            np.concatenate([self.y[kept], heights, self.y[beyond]]),
-            sizes,
-        )
-
     def to_json(self) -> dict[str, list[float]]:
         return {"x": self.x.tolist(), "y": self.y.tolist()}
 

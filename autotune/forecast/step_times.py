@@ -180,14 +180,6 @@ class StepTimes:
         hidden_s = np.minimum(host_s, planned_ahead_s)
         return np.asarray(np.maximum(0.0, self.expected_s(steps) - hidden_s))
 
-    def captured_to(self, largest: int) -> StepTimes:
-        """Return the times of the same engine with CUDA graphs for fewer tokens, if it has more.
-
-        Steps without prefill stay as they are: vLLM has a graph for every batch that it admits.
-        """
-        mixed = self.mixed.captured_to(largest)
-        return self if mixed is self.mixed else replace(self, mixed=mixed)
-
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values: the knots of the curves, not the tables."""
         return {

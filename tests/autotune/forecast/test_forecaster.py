@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, integer
+from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice
 from autotune.candidates.live import THRESHOLD
 from autotune.forecast import forecaster
 from autotune.forecast.forecaster import (
@@ -18,15 +18,12 @@ from autotune.forecast.forecaster import (
     forecast_obstacle,
     log_metrics,
     peak_running,
-    restarted,
 )
 from autotune.forecast.simulation import EngineShape, Simulated, Timed, Traffic, simulate
-from autotune.forecast.step_times import StepTimes
 from autotune.traffic.model import Trace, TraceRequest
 from objectives.arrays import F8, Bools
 from objectives.measurement import point_values
 from objectives.samples import RequestSamples
-from tests.autotune.forecast.builders import FakeEngine, plan
 from tests.autotune.forecast.clock import a_second_each
 
 SHAPE = EngineShape(kv_blocks=200, block_size=4)
@@ -60,18 +57,8 @@ def forecast(
     times: Timed = TIMES,
     shape: EngineShape = SHAPE,
     worth: Callable[[F8], Bools] | None = None,
-    times_of: Callable[[Candidate], Timed] | None = None,
 ) -> Forecasts:
-    return forecast_cells(
-        cells,
-        traffic,
-        times,
-        shape,
-        keys=KEYS,
-        measure=measure,
-        worth=worth,
-        times_of=times_of,
-    )
+    return forecast_cells(cells, traffic, times, shape, keys=KEYS, measure=measure, worth=worth)
 
 
 def column(found: Forecasts, values: F8, key: str) -> F8:
@@ -118,26 +105,6 @@ def test_caps_that_nothing_reaches_are_simulated_once(monkeypatch: pytest.Monkey
     assert simulated == [(32, 16), (128, 16)] * len(FACTORS)
     np.testing.assert_array_equal(found.logs[:4], np.tile(found.logs[0], (4, 1)))
     assert (found.logs[0] != found.logs[4]).any()
-
-
-def test_cells_of_other_engines_have_their_own_step_times() -> None:
-    slow = TIMES._replace(mixed_s=2 * TIMES.mixed_s)
-    found = forecast(CALM, times_of=lambda cell: slow if integer(cell[SEQS]) < 6 else TIMES)
-    small = np.array([integer(cell[SEQS]) < 6 for cell in CELLS])
-    for times, own in ((slow, small), (TIMES, ~small)):
-        np.testing.assert_array_equal(found.logs[own], forecast(CALM, times=times).logs[own])
-
-
-def test_an_engine_that_is_restarted_has_the_graphs_of_its_cap() -> None:
-    sizes = tuple(range(8, 513, 8))
-    sweep = FakeEngine(noise=0).sweep(plan(capture_sizes=sizes))
-    times = StepTimes.fit(sweep, capture_sizes=sizes, max_tokens=1024, max_seqs=256)
-    times_of = restarted(times)
-    assert times_of({TOKENS: 512, SEQS: 256}) is times
-    small = times_of({TOKENS: 512, SEQS: 64})
-    assert times_of({TOKENS: 1024, SEQS: 64}) is small
-    assert small.mixed_s[128] == times.mixed_s[128]
-    assert small.mixed_s[129] == pytest.approx(times.mixed_s[513])
 
 
 def test_what_is_not_worth_other_paces_follows_them_as_the_nearest_that_is(

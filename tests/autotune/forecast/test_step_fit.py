@@ -51,29 +51,6 @@ def test_the_jump_at_the_capture_limit_is_not_carried_on() -> None:
     assert Curve(np.array([17.0]), np.array([9.0]), SIZES)(np.array([99])) == pytest.approx([9])
 
 
-def test_with_fewer_graphs_a_step_takes_what_the_first_without_takes() -> None:
-    x, y = np.array([1.0, 4.0, 16.0, 17.0, 24.0]), np.array([1.0, 1.5, 3.0, 9.0, 9.7])
-    curve = Curve(x, y, SIZES)
-    fewer = curve.captured_to(9)
-    assert fewer.sizes == (1, 2, 4, 8)
-    assert fewer(np.arange(1, 9)) == pytest.approx(curve(np.arange(1, 9)))
-    assert fewer(np.arange(9, 18)) == pytest.approx(np.full(9, 9.0))
-    assert fewer(np.arange(17, 25)) == pytest.approx(curve(np.arange(17, 25)))
-    none = curve.captured_to(0)
-    assert none.sizes == ()
-    assert none(np.arange(1, 18)) == pytest.approx(np.full(17, 9.0))
-    assert np.all(np.diff(fewer.dense(99)) >= 0)
-
-
-def test_no_fewer_graphs_change_nothing() -> None:
-    beyond = Curve(np.array([16.0, 17.0]), np.array([3.0, 9.0]), SIZES)
-    assert beyond.captured_to(16) is beyond
-    within = Curve(np.array([4.0, 16.0]), np.array([1.5, 3.0]), SIZES)
-    assert within.captured_to(4) is within
-    cpu = Curve(np.array([4.0, 16.0]), np.array([1.5, 3.0]), ())
-    assert cpu.captured_to(4) is cpu
-
-
 def test_bins_are_equal_shares_of_the_time_and_none_is_empty() -> None:
     times_s = np.array([0.1, 0.1, 0.0, 0.2, 0.0])
     bins = time_bins(times_s, 0.2)

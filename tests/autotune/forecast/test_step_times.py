@@ -144,17 +144,6 @@ def test_decodes_are_padded_and_the_capture_limit_is_a_jump() -> None:
     assert times.mixed_s[520] - times.mixed_s[513] < 0.002
 
 
-def test_fewer_graphs_are_for_steps_with_prefill() -> None:
-    times = of_sweep()
-    fewer = times.captured_to(128)
-    assert np.array_equal(fewer.decode_s, times.decode_s)
-    assert np.array_equal(fewer.mixed_s[:129], times.mixed_s[:129])
-    assert fewer.mixed_s[129:514] == pytest.approx(np.full(385, times.mixed_s[513]))
-    assert np.array_equal(fewer.mixed_s[513:], times.mixed_s[513:])
-    assert fewer.error == times.error
-    assert times.captured_to(512) is times
-
-
 def test_tiles_are_kept() -> None:
     times = of_sweep(0.001)
     step = times.mixed_s[2049] - times.mixed_s[2048]
