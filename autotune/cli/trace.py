@@ -11,6 +11,7 @@ import typer
 from autotune.cli.options import Format, OutputFormat, Window
 
 if TYPE_CHECKING:
+    from autotune.traffic.formats.base import ReadOptions
     from autotune.traffic.model import Trace
     from autotune.traffic.scenarios import Scenario
     from autotune.traffic.window import WindowSpec
@@ -48,6 +49,9 @@ class TraceFormat(StrEnum):
     NATIVE = "native"
     MOONCAKE = "mooncake"
     AZURE = "azure"
+    BURSTGPT = "burstgpt"
+    CUSTOM = "custom"
+    SHAREGPT = "sharegpt"
 
 
 Source = Annotated[str, typer.Argument(help="A trace file, or demo:mixed.", show_default=False)]
@@ -60,11 +64,35 @@ ReadAs = Annotated[TraceFormat, typer.Option("--format", help="The form of the s
 
 @app.command("import")
 def import_(
-    source: Source, destination: Destination, *, trace_format: ReadAs = TraceFormat.AUTO
+    source: Source,
+    destination: Destination,
+    *,
+    trace_format: ReadAs = TraceFormat.AUTO,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Count texts with this tokenizer, a folder, a tokenizer.json or a model's name. "
+            "[default: estimated at 4 characters a token]"
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests per second, where the source has no times: Poisson arrivals."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the arrivals that --rate makes. [default: 0]")
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(help="The output file of a batch, for lengths.", dir_okay=False),
+    ] = None,
 ) -> None:
-    """Convert a trace to JSON Lines with a description beside them."""
+    """Convert a trace, a log or a data set to JSON Lines with a description beside them."""
+    from autotune.traffic.formats.base import ReadOptions
+
     _check(destination)
-    _save(_load(source, trace_format), destination)
+    options = ReadOptions(tokenizer=tokenizer, rate_per_s=rate, seed=seed, answers=answers)
+    _save(_load(source, trace_format, options), destination)
 
 
 @app.command()
@@ -260,12 +288,13 @@ def _parse_classes(text: str) -> tuple[LengthClass, ...]:
         raise UsageError(error.message, hint=error.hint) from error
 
 
-def _load(source: str, trace_format: str = "auto") -> Trace:
+def _load(source: str, trace_format: str = "auto", options: ReadOptions | None = None) -> Trace:
     """Read a trace and say on stderr what reading changed."""
     from autotune.demo import resolve_trace
+    from autotune.traffic.formats.base import NO_OPTIONS
     from autotune.traffic.trace import load_trace
 
-    trace = load_trace(resolve_trace(source), format=trace_format)
+    trace = load_trace(resolve_trace(source), format=trace_format, options=options or NO_OPTIONS)
     for sentence in trace.notes.sentences():
         _note(sentence)
     return trace

@@ -129,6 +129,20 @@ class TraceMeta:
         return {name: value for name, value in row.items() if name not in _CAPTURED or value}
 
 
+_COUNTED = (
+    ("reordered", "Rows out of order, now sorted by time"),
+    ("without_tokens", "Rows without prompt or output tokens, left out"),
+    ("failed", "Requests that failed, left out"),
+    ("not_requests", "Rows that are no text requests, left out"),
+    ("from_cache", "Requests answered from a gateway's cache, left out"),
+    ("unrecorded", "Requests that passed unrecorded while the trace was captured"),
+    ("estimated", "Requests with a length that was estimated"),
+    ("with_images", "Requests with images, replayed as text"),
+    ("without_ids", "Rows without hash_ids among others with them, taken to share nothing"),
+)
+"""What ``ReadNotes`` counts, in the order in which it is told."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadNotes:
     """What reading, cutting and fitting changed; nothing is changed silently.
@@ -138,6 +152,9 @@ class ReadNotes:
         without_tokens: rows left out for having no prompt or no output tokens.
         unrecorded: requests that passed while a recorder could not record them.
         estimated: rows of which a length was not counted in tokens.
+        failed: requests left out because they failed.
+        not_requests: rows of a log left out for being something else than a text request.
+        from_cache: requests left out because a gateway answered them from its own cache.
         with_images: requests with images, of which only the tokens are replayed.
         without_ids: rows without hash ids among others that have them; they share nothing.
         perhaps_seconds: in how many seconds all came, where that is suspiciously short; else None.
@@ -147,12 +164,16 @@ class ReadNotes:
         truncated: requests cut for being too long.
         max_model_len: what they were too long for; None if nothing was.
         load: what another load than the recorded one changed, as a sentence; None if it is that.
+        remarks: sentences of a reader on how it took what the file leaves open.
     """
 
     reordered: int = 0
     without_tokens: int = 0
     unrecorded: int = 0
     estimated: int = 0
+    failed: int = 0
+    not_requests: int = 0
+    from_cache: int = 0
     with_images: int = 0
     without_ids: int = 0
     perhaps_seconds: float | None = None
@@ -162,27 +183,14 @@ class ReadNotes:
     truncated: int = 0
     max_model_len: int | None = None
     load: str | None = None
+    remarks: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
         """Return one sentence for each thing that was changed."""
-        found = []
-        if self.reordered:
-            found.append(f"Rows out of order, now sorted by time: {self.reordered}.")
-        if self.without_tokens:
-            found.append(f"Rows without prompt or output tokens, left out: {self.without_tokens}.")
-        if self.unrecorded:
-            found.append(
-                f"Requests that passed unrecorded while the trace was captured: {self.unrecorded}."
-            )
-        if self.estimated:
-            found.append(f"Requests with a length that was estimated: {self.estimated}.")
-        if self.with_images:
-            found.append(f"Requests with images, replayed as text: {self.with_images}.")
-        if self.without_ids:
-            found.append(
-                f"Rows without hash_ids among others with them, taken to share nothing: "
-                f"{self.without_ids}."
-            )
+        counted = [
+            f"{what}: {number}." for name, what in _COUNTED if (number := getattr(self, name))
+        ]
+        found = [*self.remarks, *counted]
         if self.perhaps_seconds is not None:
             found.append(
                 f"All requests come within {self.perhaps_seconds:.3g} s: timestamp is in ms, so "
@@ -193,8 +201,6 @@ class ReadNotes:
         if self.beyond_end is not None:
             window_s, trace_s = self.beyond_end
             found.append(f"The window ends at {window_s:g} s, the trace at {trace_s:.1f} s.")
-        if self.load is not None:
-            found.append(self.load)
         if self.load is not None:
             found.append(self.load)
         too_long = f"Requests longer than max_model_len {self.max_model_len}"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from autotune.errors import EnvironmentFault, TraceError, UsageError
 from autotune.traffic.formats import detect, reader_named
+from autotune.traffic.formats.base import NO_OPTIONS, ReadOptions
 from autotune.traffic.formats.native import SUFFIX, meta_path
 from autotune.traffic.model import Trace
 from autotune.user_files import check_destination
@@ -23,19 +24,25 @@ from autotune.user_files import check_destination
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
-def load_trace(path: Path, *, format: str = "auto") -> Trace:  # noqa: A002
+def load_trace(
+    path: Path,
+    *,
+    format: str = "auto",  # noqa: A002
+    options: ReadOptions = NO_OPTIONS,
+) -> Trace:
     """Read a trace file of any known format.
 
     Args:
         path: the file.
-        format: name of a reader, or ``auto`` to tell it from the first line.
+        format: name of a reader, or ``auto`` to tell it from the first lines.
+        options: what some forms leave open.
 
     Raises:
         TraceError: the file is no trace; the message names file, line and reason.
-        UsageError: there is no such format.
+        UsageError: there is no such format, it lacks an option or has no use for one.
     """
     reader = detect(path) if format == "auto" else reader_named(format)
-    return reader.read(path)
+    return reader.read_with(path, options)
 
 
 def check_trace_destination(path: Path) -> tuple[Path, Path]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from autotune.errors import TraceError
+from autotune.errors import TraceError, UsageError
 from autotune.traffic.model import Trace
 
 Value = TypeVar("Value")
+Raw = TypeVar("Raw")
 
 MAX_LINE_BYTES = 256 * 2**20
 """More than the ids of any prompt need; a file without line breaks ends here."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HEAD_BYTES = 4096
+_SNIFFED_BYTES = 64 * 2**10
 _SHOWN_CHARACTERS = 40
 _NOT_TEXT = (
     (b"\x1f\x8b", "is compressed with gzip", "gunzip it first: gunzip -k FILE"),
@@ -34,6 +36,38 @@ _EXISTING = "name a trace file that exists, or demo:mixed"
 _TEXT = "a trace is text in UTF-8, one request a line"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What some forms leave open, and the user says.
+
+    Attributes:
+        tokenizer: name or path of the tokenizer that counts texts; None estimates.
+        rate_per_s: mean rate of the arrivals that are made where a form has no times.
+        seed: of these arrivals; None is 0.
+        answers: the file of answers that belongs to a file of requests.
+    """
+
+    tokenizer: str | None = None
+    rate_per_s: float | None = None
+    seed: int | None = None
+    answers: Path | None = None
+
+    def given(self) -> dict[str, str]:
+        """Return the command line's names of those that were given, by their own."""
+        names = {
+            "tokenizer": "--tokenizer",
+            "rate_per_s": "--rate",
+            "seed": "--seed",
+            "answers": "--answers",
+        }
+        return {name: option for name, option in names.items() if getattr(self, name) is not None}
+
+
+NO_OPTIONS = ReadOptions()
+TIMELESS = frozenset({"rate_per_s", "seed"})
+"""The options of forms that may lack times."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """One trace format.
@@ -41,14 +75,34 @@ class Reader:
     Attributes:
         name: what ``--format`` calls it.
         summary: the form in a few words, for hints.
-        recognises: tells from the first line that is not blank.
+        recognises: tells from the first line that is not blank, or from the first lines where
+            JSON goes on after it.
         read: reads a file, raises TraceError with ``file:line``.
+        takes: those of ``ReadOptions`` that the form has a use for.
+        read_as: reads with options; None where it takes none.
     """
 
     name: str
     summary: str
     recognises: Callable[[str], bool]
     read: Callable[[Path], Trace]
+    takes: frozenset[str] = field(default=frozenset())
+    read_as: Callable[[Path, ReadOptions], Trace] | None = None
+
+    def read_with(self, path: Path, options: ReadOptions) -> Trace:
+        """Read ``path``.
+
+        Raises:
+            TraceError: it cannot be read.
+            UsageError: an option that the form has no use for was given.
+        """
+        for name, option in options.given().items():
+            if name not in self.takes:
+                raise UsageError(
+                    f"{option} means nothing for {path.name}, which is read as {self.name}",
+                    hint=f"leave {option} out; {self.name} is {self.summary}",
+                )
+        return self.read(path) if self.read_as is None else self.read_as(path, options)
 
 
 class BadLine(Exception):
@@ -79,8 +133,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     empty = True
     try:
-        with _opened(path) as file:
-            _refuse_binary(path, file)
+        with opened(path) as file:
+            refuse_binary(path, file)
             for number in count(1):
                 raw = file.readline(MAX_LINE_BYTES + 1)
                 if not raw:
@@ -93,7 +147,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     empty = False
                     yield number, content
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if empty:
         raise TraceError(f"{path}: the file is empty", hint=_EXISTING)
 
@@ -105,6 +159,20 @@ def first_line(path: Path) -> str:
         return _decoded(content)
     except BadLine as bad:
         raise fault(path, number, bad.reason, hint=bad.hint) from bad
+
+
+def first_lines(path: Path) -> str:
+    """Return the beginning of ``path``: its first line, and more where that begins JSON.
+
+    Raises:
+        TraceError: it cannot be read, is empty or is no text.
+    """
+    head = first_line(path)
+    if head[0] not in "[{" or len(head) >= _SNIFFED_BYTES:
+        return head
+    with path.open("rb") as file:
+        refuse_binary(path, file)
+        return file.read(_SNIFFED_BYTES).decode("utf-8", errors="replace").lstrip()
 
 
 def parsed_lines(
@@ -120,12 +188,23 @@ def parsed_lines(
     Raises:
         TraceError: for the first bad line; it says how many there are.
     """
+    return parsed(path, lines, lambda content: parse(_decoded(content)))
+
+
+def parsed(
+    path: Path,
+    numbered: Iterator[tuple[int, Raw]],
+    parse: Callable[[Raw], Value],
+    *,
+    kind: str = "lines",
+) -> Iterator[tuple[int, Value]]:
+    """Do as ``parsed_lines`` with what is no line, but a ``kind`` that begins on one."""
     first: tuple[int, BadLine] | None = None
     total = bad = 0
-    for number, content in lines:
+    for number, content in numbered:
         total += 1
         try:
-            value = parse(_decoded(content))
+            value = parse(content)
         except BadLine as error:
             bad += 1
             first = first or (number, error)
@@ -134,7 +213,7 @@ def parsed_lines(
             yield number, value
     if first is not None:
         number, cause = first
-        several = f"; {bad:,} of {total:,} lines cannot be read" if bad > 1 else ""
+        several = f"; {bad:,} of {total:,} {kind} cannot be read" if bad > 1 else ""
         raise fault(path, number, cause.reason + several, hint=cause.hint) from cause
 
 
@@ -145,8 +224,13 @@ def _decoded(content: bytes) -> str:
         raise BadLine(f"not UTF-8 at byte {error.start + 1}", hint=_TEXT) from error
 
 
-def _opened(path: Path) -> BinaryIO:
-    """Open a regular file: a pipe would be waited for, and cannot be read twice."""
+def opened(path: Path) -> BinaryIO:
+    """Open a regular file: a pipe would be waited for, and cannot be read twice.
+
+    Raises:
+        TraceError: it is no regular file.
+        OSError: it cannot be read; ``unreadable`` says it in words.
+    """
     try:
         mode = path.stat().st_mode
     except ValueError as error:
@@ -160,14 +244,19 @@ def _opened(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _unreadable(path: Path, error: OSError) -> TraceError:
+def unreadable(path: Path, error: OSError) -> TraceError:
+    """Return the error for a file that cannot be read."""
     denied = isinstance(error, PermissionError)
     hint = "make it readable, or run as its owner" if denied else _EXISTING
     return TraceError(f"{path}: {error.strerror or error}", hint=hint)
 
 
-def _refuse_binary(path: Path, file: BinaryIO) -> None:
-    """Leave ``file`` behind its byte order mark, if it is text."""
+def refuse_binary(path: Path, file: BinaryIO) -> None:
+    """Leave ``file`` behind its byte order mark, if it is text.
+
+    Raises:
+        TraceError: it is a known kind of binary file, or has zeros.
+    """
     head = file.read(_HEAD_BYTES)
     for magic, what, hint in _NOT_TEXT:
         if head.startswith(magic):

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import TraceError
+from autotune.errors import UsageError
 from autotune.traffic.formats import FORMATS
+from autotune.traffic.formats.base import NO_OPTIONS, ReadOptions
 from autotune.traffic.formats.native import meta_path
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
@@ -25,7 +26,12 @@ GOOD = {
     "native": json.dumps(ROW).encode() + b"\n",
     "mooncake": json.dumps(ROW).encode() + b"\n",
     "azure": b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n",
+    "burstgpt": b"Timestamp,Model,Request tokens,Response tokens\n5,GPT-4,374,44\n",
+    "custom": b'{"prompt": "What is it?", "output_tokens": 7}\n',
+    "sharegpt": b'[{"conversations": [{"from": "human", "value": "a"}, {"value": "b"}]}]\n',
 }
+OPTIONS = ReadOptions(rate_per_s=5.0)
+HEADED = ("azure", "burstgpt")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
@@ -39,7 +45,7 @@ JSON = st.recursive(
 def one_answer(read: Callable[[], Trace]) -> None:
     try:
         assert read().requests
-    except TraceError as error:
+    except UsageError as error:
         assert error.message.isprintable()
         assert len(error.message) < 600
         assert error.hint
@@ -51,7 +57,9 @@ def read_anyhow(content: bytes, name: str, *, meta: bytes | None = None) -> None
         path.write_bytes(content)
         if meta is not None:
             meta_path(path).write_bytes(meta)
-        one_answer(lambda: load_trace(path, format=name))
+        timeless = name in FORMATS and "rate_per_s" in FORMATS[name].takes
+        options = OPTIONS if timeless else NO_OPTIONS
+        one_answer(lambda: load_trace(path, format=name, options=options))
 
 
 @pytest.mark.parametrize("name", ["auto", *FORMATS])
@@ -65,7 +73,7 @@ def test_arbitrary_bytes(name: str, content: bytes) -> None:
 @settings(max_examples=60)
 @given(data=st.data())
 def test_good_bytes_with_a_splice(name: str, data: st.DataObject) -> None:
-    good = GOOD[name] * 2 if name != "azure" else GOOD[name]
+    good = GOOD[name] if name in HEADED else GOOD[name] * 2
     start = data.draw(st.integers(0, len(good)))
     end = data.draw(st.integers(start, min(len(good), start + 9)))
     new = data.draw(
