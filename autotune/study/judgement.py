@@ -37,8 +37,9 @@ Code = Literal["knee", "keep_default", "nothing_feasible", "not_converged"]
 CONVERGED_COST = 0.03
 """Expected opportunity cost, in widths of the budget, up to which a knee counts as found."""
 
-KEEPING_COST = 0.05
-"""The same of a baseline that nothing is shown to beat by more than ``CONVERGED_COST``."""
+KEEPING_COST = 2 * CONVERGED_COST
+"""The same of a baseline that nothing is shown to beat by more than ``CONVERGED_COST``: a default
+needs no reason, and a change does."""
 
 ALONE_AFTER = 4
 """Other candidates that broke the budget after which a baseline that keeps it is no longer just
