@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -56,15 +57,12 @@ def reused_share(trace: Trace, *, cache_tokens: int | None = None) -> float | No
     held: OrderedDict[int, None] = OrderedDict()
     reused = 0
     for request in trace.requests:
-        known = 0
-        for hash_id in request.hash_ids:
-            if hash_id not in held:
-                break
-            known += 1
-        reused += min(known * size, request.input_length)
+        known = itertools.takewhile(held.__contains__, request.hash_ids)
+        reused += min(sum(1 for _ in known) * size, request.input_length)
         for hash_id in reversed(request.hash_ids):
             held[hash_id] = None
-            held.move_to_end(hash_id)
+            if most is not None:
+                held.move_to_end(hash_id)
         while most is not None and len(held) > most:
             held.popitem(last=False)
     return reused / int(trace.input_lengths.sum())

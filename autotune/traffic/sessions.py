@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
 
 from autotune.traffic.model import Trace
+from objectives.arrays import I8
 
 LARGEST_SHARE = 0.02
 LEAST_LARGEST = 16
@@ -18,21 +22,31 @@ def sessions(trace: Trace) -> list[list[int]]:
     conversation stay together, and a system prompt that everybody has joins nobody: it is reused
     whoever stays. A request that shares nothing is a session by itself.
     """
-    holders: dict[int, list[int]] = defaultdict(list)
-    for row, request in enumerate(trace.requests):
-        for hash_id in dict.fromkeys(request.hash_ids):
-            holders[hash_id].append(row)
     count = len(trace.requests)
-    most = max(LEAST_LARGEST, int(LARGEST_SHARE * count))
     joined = _Joined(count)
-    # The sort is stable: among blocks with as many holders, the one that came first.
-    for rows in sorted((rows for rows in holders.values() if len(rows) > 1), key=len):
-        if len(rows) <= most:
+    if trace.meta.prefixes_known:
+        most = max(LEAST_LARGEST, int(LARGEST_SHARE * count))
+        for rows in _holders(trace, most):
             joined.join(rows, most)
-    found: dict[int, list[int]] = defaultdict(list)
+    found: dict[int, list[int]] = {}
     for row in range(count):
-        found[joined.root(row)].append(row)
+        found.setdefault(joined.root(row), []).append(row)
     return list(found.values())
+
+
+def _holders(trace: Trace, most: int) -> Iterator[list[int]]:
+    """Yield the rows that have a block, for blocks of 2 to ``most`` rows, the rarest first."""
+    blocks = [len(request.hash_ids) for request in trace.requests]
+    ids = np.fromiter(chain.from_iterable(r.hash_ids for r in trace.requests), np.int64)
+    _, block, held = np.unique(ids, return_inverse=True, return_counts=True)
+    rows: I8 = np.repeat(np.arange(len(blocks)), blocks)
+    shared = (held[block] > 1) & (held[block] <= most)
+    block, rows = block[shared], rows[shared]
+    # Blocks of as many rows in the order of their ids, which is the same in every run.
+    order = np.lexsort((rows, block, held[block]))
+    ends = np.flatnonzero(np.diff(block[order])) + 1
+    for part in np.split(rows[order], ends):
+        yield part.tolist()
 
 
 class _Joined:
@@ -54,7 +68,7 @@ class _Joined:
         total = sum(self._size[each] for each in roots)
         if total > most:
             return
-        first = roots[0]
         for each in roots[1:]:
-            self._parent[each] = first
-        self._size[first] = total
+            self._parent[each] = roots[0]
+        for each in roots[:1]:
+            self._size[each] = total

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from autotune import tuning
 from autotune.cli.main import app
 from autotune.engine.supervisor import Description
-from autotune.errors import TraceError
+from autotune.errors import TraceError, UsageError
 from storage.errors import FingerprintMismatch
 from tests.autotune.study.scripted import FLAGS, INFO, ScriptedEngines, small_trace
 
@@ -93,3 +93,42 @@ def test_a_study_of_requests_at_one_instant(tune: Tune, tmp_path: Path) -> None:
     row = '{"timestamp": 0, "input_length": 600, "output_length": 5}\n'
     (tmp_path / "small.jsonl").write_text(row * 20)
     assert tune("--budget", "ttft_p95:900 tpot_p95:90").exit_code == 0
+
+
+def test_another_load_is_another_study(
+    tune: Tune, engines: ScriptedEngines, tmp_path: Path
+) -> None:
+    loaded = ("--window", "0:0.34", "--load", "2")
+    first = tune(*loaded)
+    assert first.exit_code == 0, first.output
+    assert "Load 2 by superposing copies" in first.stderr
+    error = tune("--window", "0:0.34").exception
+    assert isinstance(error, FingerprintMismatch)
+    assert "load: 2.0 before, 1.0 now" in error.message
+    assert {key for key, _, _ in error.diff} == {"trace", "load"}
+    assert tune(*loaded).exit_code == 0
+    assert len(engines.started) == 3
+
+    def shown(*words: str) -> str:
+        return CliRunner().invoke(app, [*words, "--storage", storage]).stdout
+
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    assert "3 of 3 trials, at load 2 by superposing copies." in shown("show")
+    told = json.loads(shown("show", "--format", "json"))
+    exported = json.loads(shown("best", "--format", "json"))["provenance"]
+    for each in (told, exported):
+        assert (each["load"], each["load_method"]) == (2.0, "superpose")
+
+
+def test_a_load_of_one_is_the_traffic_as_recorded(tune: Tune, engines: ScriptedEngines) -> None:
+    assert tune("--window", "0:0.34").exit_code == 0
+    assert tune("--window", "0:0.34", "--load", "1").exit_code == 0
+    assert len(engines.started) == 3
+
+
+@pytest.mark.parametrize("load", ["0", "-1", "nan", "inf", "1e9"])
+def test_no_load_at_all_is_refused(tune: Tune, engines: ScriptedEngines, load: str) -> None:
+    error = tune("--load", load).exception
+    assert isinstance(error, UsageError)
+    assert error.message.startswith("--load: ")
+    assert engines.started == []
