@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from autotune.endpoint_settings import EndpointSettings, parse_endpoints
 from autotune.errors import UsageError, in_plain_words
 from autotune.user_files import read_small
 from objectives.errors import nearest
@@ -91,6 +92,7 @@ class TuneSettings(BaseModel):
         max_failures_in_a_row: of one class, after which the study is given up.
         engine: ``vllm``, or ``sim:PROFILE`` for a simulation of a measured engine, whose model
             need not be named.
+        endpoints: servers that other commands of the same file name; a study uses none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -118,6 +120,7 @@ class TuneSettings(BaseModel):
     settle_timeout_s: float = Field(default=60.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
     engine: str = REAL
+    endpoints: dict[str, EndpointSettings] = Field(default_factory=dict)
 
     @property
     def simulated(self) -> bool:
@@ -242,6 +245,8 @@ def load_settings(
             merged[name] = {**merged[name], **value}
         else:
             merged[name] = value
+    if "endpoints" in merged:
+        merged["endpoints"] = parse_endpoints(merged["endpoints"], where=str(config))
     for name in merged:
         _refuse_broken_text(name, [name])
     for name, option in _OPTIONS.items():
@@ -261,6 +266,15 @@ def load_settings(
         return TuneSettings(**merged)
     except ValidationError as error:
         raise _usage_error(error, config, flags, _LIST.format(command)) from error
+
+
+def load_endpoints(config: Path) -> dict[str, EndpointSettings]:
+    """Return the ``endpoints`` of a configuration file, whatever else it holds.
+
+    Raises:
+        UsageError: the file, or one of them, cannot be used.
+    """
+    return parse_endpoints(_read(config).get("endpoints"), where=str(config))
 
 
 def _read(config: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from autotune.cli import show, signals, tune
 from autotune.cli.main import app
 from autotune.cli.options import OutputFormat
 from autotune.demo import resolve_trace
+from autotune.endpoint_settings import EndpointSettings
 from autotune.engine.protocol import DETERMINISTIC_FAILURES, EngineInfo, FailureClass
 from autotune.export import Format
 from autotune.forecast import calibration, choice, edges, forecaster, residuals, sweep
@@ -36,6 +37,7 @@ from autotune.study import (
     chunking,
     costs,
     earned,
+    endpoint_replay,
     findings,
     judgement,
     outlook,
@@ -300,7 +302,9 @@ def engine_keys() -> list[str]:
 
 
 def replay_keys() -> list[str]:
-    return [*keys_written(single, "bench_result"), *keys_written(single, "replay_once")]
+    functions = ("bench_head", "client_figures", "bench_result", "replay_once")
+    written = [key for name in functions for key in keys_written(single, name)]
+    return [*written, *keys_written(endpoint_replay, "_result")]
 
 
 def calibrate_keys() -> list[str]:
@@ -361,6 +365,7 @@ def rates() -> list[str]:
         ("json.md", keys_written(tuning, "plan_study")),
         ("json.md", [each.name for each in fields(records.StudySummary)]),
         ("json.md", replay_keys()),
+        ("endpoints.md", list(EndpointSettings.model_fields)),
         ("json.md", calibrate_keys()),
         ("json.md", checkup_keys()),
         ("json.md", [*literals(model_shape.LayerKind), *literals(findings.FindingState)]),

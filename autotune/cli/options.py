@@ -95,6 +95,10 @@ Calibrate = Annotated[
     ),
 ]
 
+EndpointConfig = Annotated[
+    Path, typer.Option("--config", help="YAML file whose endpoints are meant.")
+]
+
 # When a study gives up, and when it does not even begin.
 StartTimeout = Annotated[
     float | None, typer.Option(help="Longest time for an engine start. [default: 1800]")

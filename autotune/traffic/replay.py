@@ -88,6 +88,8 @@ class Replay:
         requests: sorted by ``scheduled_s``.
         source: the engine.
         salt: separates this replay's prefix cache entries from all others.
+        forced: whether the source gives every request its recorded length, so that one that
+            ends before has failed; else whatever it ends without ``RequestFailed`` is an answer.
         clock: monotonic seconds.
 
     Attributes:
@@ -103,11 +105,13 @@ class Replay:
         source: TokenSource,
         *,
         salt: str,
+        forced: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._requests = requests
         self._source = source
         self._salt = salt
+        self._forced = forced
         self._clock = clock
         self._stamps = [_Stamps() for _ in requests]
         self.started_at = float("nan")
@@ -193,7 +197,8 @@ class Replay:
             stamps.failed = True
             self.progress.errors.append(str(error))
         # A stream that ends short of its forced length is no answer.
-        stamps.failed = stamps.failed or stamps.tokens < request.output_tokens
+        least = request.output_tokens if self._forced else 1
+        stamps.failed = stamps.failed or stamps.tokens < least
         stamps.cached = self._source.cached_tokens(request_id)
         stamps.ended = True
         self.progress.done += 1

@@ -22,7 +22,7 @@ from tests.autotune.cli.conftest import Autotune
             "`autotune tune --help`",
         ),
         (["tune", "--trials"], "'--trials' requires an argument", "add --help to the command"),
-        (["replay", "--trace", "x"], "Missing option '--model'", "`autotune replay --help`"),
+        (["calibrate"], "Missing option '--model'", "`autotune calibrate --help`"),
         (["show", "first"], "'trial': must be a whole number", "`autotune show --help`"),
         (["best", "a", "b"], "unexpected extra argument", "`autotune best --help`"),
         (["tune", "--dry"], "No such option: --dry", "did you mean '--dry-run'?"),
