@@ -113,6 +113,20 @@ TRACES = (
         "the trace ends at",
     ),
     Case(
+        "a load of nothing", ("trace", "load", "demo:mixed", "l.jsonl", "--load", "0"), 2,
+        "load 0: must be above 0 and at most 100", "0.5 half of it",
+    ),
+    Case(
+        "a load that leaves no request",
+        ("trace", "load", "demo:mixed", "l.jsonl", "--load", "0.0001"), 2,
+        "load 0.0001 leaves none of 387 requests", "a longer trace",
+    ),
+    Case(
+        "a way that a load cannot be reached by",
+        ("trace", "load", "demo:mixed", "l.jsonl", "--load", "2", "--method", "thin"), 2,
+        "thin lowers a load, and 2 does not", "--method superpose",
+    ),
+    Case(
         "a place where no trace can be written",
         ("trace", "import", "demo:mixed", "none/t.jsonl"), 2, "there is no folder none",
         "a folder that you may write",
