@@ -24,6 +24,7 @@ MORE_TRIALS = 8
 
 
 _AT_STAKE = "what is at stake is said above"
+_MORE_TRAFFIC = "replay more traffic as a new study, such as --load 2 or a busier --window"
 _NOTHING_LEFT = (
     "More --trials would add none: what was not tried does the same here, or is expected to be no "
     "better"
@@ -65,6 +66,22 @@ class Commands:
 
 AS_GIVEN = Commands()
 """As a study names them that has just ended."""
+
+
+def too_light(judgement: Judgement) -> bool:
+    """Whether nothing was held up by its limits of all that may be the best, baseline included.
+
+    More trials then measure more of the noise, and more traffic would tell them apart.
+    """
+    if judgement.winner is None or judgement.certainty is None:
+        return False
+    asked = {judgement.winner, *judgement.certainty.knee_set}
+    asked |= set() if judgement.baseline is None else {judgement.baseline}
+    return len(asked) > 1 and all(_light(judgement.cells[each]) for each in asked)
+
+
+def _light(cell: Cell) -> bool:
+    return (cell.diagnosis or {}).get("code") == "under_loaded"
 
 
 def held_back(judgement: Judgement, winner: int) -> tuple[list[str], int | None]:
@@ -138,11 +155,8 @@ def _lines(
         yield from _go_on(judgement, chosen, commands, nothing_left=nothing_left)
     elif judgement.code == "keep_default":
         yield "Next: nothing to change."
-        if (chosen.diagnosis or {}).get("code") == "under_loaded":
-            yield (
-                "The limits hardly mattered here: to see them matter, replay busier traffic, such "
-                "as --window busiest:10m of a longer trace."
-            )
+        if _light(chosen):
+            yield f"The limits hardly mattered here: to see them matter, {_MORE_TRAFFIC}."
     else:
         yield f"Next: {commands.deploy}."
     yield from _longer_window(judgement, chosen)
@@ -156,14 +170,19 @@ def _nothing_left(trials: Sequence[TrialRecord], total: int) -> bool:
 def _go_on(
     judgement: Judgement, chosen: Cell, commands: Commands, *, nothing_left: bool
 ) -> Iterator[str]:
-    if judgement.too_noisy:
+    if too_light(judgement):
+        yield (
+            "The traffic is too light to tell candidates apart: of the baseline and those that "
+            f"may be best, none was ever held up by its limits. Next: {_MORE_TRAFFIC}."
+        )
+    elif judgement.too_noisy:
         yield "Next: a quieter machine, or a longer --window of the trace, either as a new study."
     elif nothing_left:
         yield "Next: busier traffic, or other values by --knob, either as a new study."
     if nothing_left:
         yield f"{_NOTHING_LEFT}."
     else:
-        start = "Or" if judgement.too_noisy else "Next:"
+        start = "Or" if judgement.too_noisy or too_light(judgement) else "Next:"
         yield f"{start} {commands.raised}: it keeps these trials and adds {MORE_TRIALS}."
     if len(judgement.cells) > 1:
         yield _take(chosen, commands)

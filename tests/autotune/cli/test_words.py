@@ -98,10 +98,27 @@ def test_a_default_that_is_kept() -> None:
         UNREPEATED,
         "Next: nothing to change.",
         (
-            "The limits hardly mattered here: to see them matter, replay busier traffic, "
-            "such as --window busiest:10m of a longer trace."
+            "The limits hardly mattered here: to see them matter, replay more traffic as a new "
+            "study, such as --load 2 or a busier --window."
         ),
     ]
+
+
+@pytest.mark.parametrize("light", [(0, 1, 2), (0, 1), (1, 2)])
+def test_traffic_that_is_too_light_to_tell_candidates_apart(light: tuple[int, ...]) -> None:
+    cells = [replace(c, diagnosis=LIGHT) if n in light else c for n, c in enumerate(CELLS)]
+    verdict = judgement("not_converged", winner=1, expected_loss=0.2, cells=tuple(cells))
+    lines = verdict_lines(verdict)
+    said = (
+        "The traffic is too light to tell candidates apart: of the baseline and those that may be "
+        "best, none was ever held up by its limits. Next: replay more traffic as a new study, "
+        "such as --load 2 or a busier --window."
+    )
+    assert (said in lines) == (len(light) == len(CELLS))
+    start = "Or" if said in lines else "Next:"
+    assert f"{start} the same command with --trials raised by 8: it keeps these trials" in "".join(
+        lines
+    )
 
 
 def test_nothing_feasible() -> None:
