@@ -16,6 +16,7 @@ from autotune import __version__
 from autotune.cli import (
     best,
     calibrate,
+    capture,
     doctor,
     forecast,
     replay,
@@ -56,6 +57,7 @@ app.command("show")(show.show)
 app.command("studies")(studies.studies)
 app.command("replay")(replay.replay)
 app.command("calibrate")(calibrate.calibrate)
+app.command("capture")(capture.capture)
 app.command("forecast")(forecast.forecast)
 app.command("doctor")(doctor.doctor)
 app.add_typer(trace.app)

@@ -1,0 +1,1 @@
+"""Recording of production traffic: a proxy, a middleware and what they share."""

@@ -1,0 +1,98 @@
+"""Recorders as they are set up: folder, salt, tokenizer, and what a crash left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.errors import AutotuneError
+from autotune.traffic.capture.blocks import BLOCK_SIZE, BlockHasher
+from autotune.traffic.capture.finishing import ChildFinisher, Finisher, finish
+from autotune.traffic.capture.folder import held_folder, salt_of, unfinished
+from autotune.traffic.capture.part import Header
+from autotune.traffic.capture.reading import Reader
+from autotune.traffic.capture.recorder import Recorder, Rotation, say_on_stderr
+from autotune.traffic.capture.tokenizer import HubTokenizer, Tokenizer
+
+TEXT_WARNING = (
+    "prompts and answers are kept as text: whoever can read these files can read what your users "
+    "wrote; `autotune trace redact` removes it"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureOptions:
+    """How to record.
+
+    Attributes:
+        folder: where files go; made if need be.
+        tokenizer: a folder or a name of the hub; None estimates prefixes from text.
+        with_text: keep prompts and answers.
+        salt_file: the salt, None for one that is made in the folder.
+        block_size: tokens of a block.
+        rotation: when files end.
+    """
+
+    folder: Path
+    tokenizer: str | None = None
+    with_text: bool = False
+    salt_file: Path | None = None
+    block_size: int = BLOCK_SIZE
+    rotation: Rotation = field(default_factory=Rotation)
+
+
+@contextmanager
+def opened_recorder(
+    options: CaptureOptions,
+    *,
+    by: str,
+    say: Callable[[str], None] = say_on_stderr,
+    finisher: Finisher | None = None,
+) -> Iterator[Recorder]:
+    """Hold the folder and record within the block; files are finished at its end.
+
+    What a crash left in the folder is finished first.
+
+    Raises:
+        LeaseHeld: another recorder is at work in the folder.
+        UsageError: the salt or the tokenizer cannot be used.
+        EnvironmentFault: the folder cannot be used, or something is not installed.
+    """
+    tokenizer: Tokenizer | None = None
+    if options.tokenizer is not None:
+        tokenizer = HubTokenizer(options.tokenizer)
+    with held_folder(options.folder):
+        hasher = BlockHasher(
+            salt_of(options.folder, options.salt_file), block_size=options.block_size
+        )
+        if options.with_text:
+            say(TEXT_WARNING)
+        _adopt(options.folder, say)
+        recorder = Recorder(
+            options.folder,
+            Header(by=by, block_size=options.block_size, with_text=options.with_text),
+            read=Reader(hasher=hasher, tokenizer=tokenizer, with_text=options.with_text),
+            rotation=options.rotation,
+            finisher=ChildFinisher() if finisher is None else finisher,
+            say=say,
+        )
+        recorder.start()
+        try:
+            yield recorder
+        finally:
+            recorder.close()
+
+
+def _adopt(folder: Path, say: Callable[[str], None]) -> None:
+    """Finish what recorders that crashed have left; what cannot be finished stays."""
+    for part in unfinished(folder):
+        try:
+            trace = finish(part)
+        except (AutotuneError, OSError) as error:
+            reason = error.message if isinstance(error, AutotuneError) else error.strerror
+            say(f"{part.name} was left unfinished, and stays so: {reason}")
+            continue
+        made = "nothing was in it" if trace is None else f"it is {trace.name} now"
+        say(f"{part.name} was left unfinished; {made}")

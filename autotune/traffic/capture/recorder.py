@@ -1,0 +1,303 @@
+"""Records what the path of the traffic saw, beside that path and never in its way.
+
+``put`` takes a lock for a moment and keeps a reference, nothing more. One thread reads, hashes
+and writes. What it cannot keep up with, or cannot write, passes unrecorded, and how much that
+was is recorded as soon as that is possible.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from autotune.traffic.capture.finishing import ChildFinisher, Finisher, trace_path
+from autotune.traffic.capture.part import SUFFIX, Header, Missed, Opener, PartFile, open_part
+from autotune.traffic.capture.record import Record
+from autotune.traffic.capture.sighting import Sighting
+
+MAX_WAITING = 4096
+"""Requests that have ended and wait to be written."""
+
+MAX_HELD_BYTES = 256 * 2**20
+"""Of bodies and responses of all requests, those in flight and those that wait."""
+
+LINGER_S = 60.0
+"""How long after its end a file still takes requests that had come before it."""
+
+ROTATE_S = 3600.0
+ROTATE_BYTES = 32 * 2**20
+
+_BATCH = 64
+_TICK_S = 1.0
+_SAY_AGAIN_S = 60.0
+
+QUEUE_FULL = "the queue was full"
+MEMORY_FULL = "the memory for recording was full"
+
+
+def say_on_stderr(line: str) -> None:
+    """Write a line to stderr, if there is one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"capture: {line}\n")
+        sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a recorder has done so far."""
+
+    recorded: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """When a file is finished and another begun."""
+
+    every_s: float = ROTATE_S
+    bytes: int = ROTATE_BYTES
+
+
+@dataclass(slots=True)
+class _Open:
+    file: PartFile
+    begun_s: float
+    ended_s: float | None = None
+
+
+class Recorder:
+    """Writes records into a folder that nobody else writes to.
+
+    Args:
+        folder: where files go; it is there.
+        header: what each file says of itself.
+        read: makes records of what was seen; whatever it raises is a gap.
+        rotation: when files end.
+        finisher: makes traces of files.
+        opener: opens files.
+        clock: seconds since 1970.
+        say: takes a line for people.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        *,
+        read: Callable[[Sighting], Sequence[Record]],
+        rotation: Rotation = Rotation(),
+        finisher: Finisher | None = None,
+        opener: Opener = open_part,
+        clock: Callable[[], float] = time.time,
+        say: Callable[[str], None] = say_on_stderr,
+    ) -> None:
+        self._folder = folder
+        self._header = header
+        self._read = read
+        self._rotation = rotation
+        self._finisher = ChildFinisher() if finisher is None else finisher
+        self._opener = opener
+        self._clock = clock
+        self._say = say
+        self._waiting: queue.Queue[Sighting | Record | None] = queue.Queue(MAX_WAITING)
+        self._lock = threading.Lock()
+        self._held_bytes = 0
+        self._missed: dict[str, Missed] = {}
+        self._said_s: dict[str, float] = {}
+        self._parts: list[_Open] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="autotune-capture", daemon=True)
+        self.counts = Counts()
+        self.paths: list[Path] = []
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def take(self, size: int) -> bool:
+        """Return whether ``size`` more bytes may be held, and count them if so."""
+        with self._lock:
+            if self._held_bytes + size > MAX_HELD_BYTES:
+                return False
+            self._held_bytes += size
+            return True
+
+    def give(self, size: int) -> None:
+        """Count ``size`` bytes as no longer held."""
+        with self._lock:
+            self._held_bytes -= size
+
+    @property
+    def held_bytes(self) -> int:
+        """What requests hold of the memory for recording."""
+        return self._held_bytes
+
+    def put(self, item: Sighting | Record) -> None:
+        """Have a request recorded; never waits and never raises."""
+        try:
+            self._waiting.put_nowait(item)
+        except queue.Full:
+            self._release(item)
+            self.miss(QUEUE_FULL)
+
+    def miss(self, reason: str, requests: int = 1) -> None:
+        """Note that requests passed unrecorded."""
+        now_s = self._clock()
+        with self._lock:
+            self.counts = replace(self.counts, lost=self.counts.lost + requests)
+            before = self._missed.get(reason)
+            self._missed[reason] = (
+                Missed(start_s=now_s, end_s=now_s, requests=requests, reason=reason)
+                if before is None
+                else replace(before, end_s=now_s, requests=before.requests + requests)
+            )
+
+    def close(self) -> list[Path]:
+        """Write all that waits, finish all files and return the traces of this recorder."""
+        self._closing.set()
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        self._thread.join()
+        return [path for path in self.paths if path.exists()]
+
+    def _run(self) -> None:
+        while not (self._closing.is_set() and self._waiting.empty()):
+            batch = self._next_batch()
+            try:
+                self._write(batch)
+                self._tell_gaps()
+                self._rotate()
+            # The top of a thread that must go on: without it the queue would fill in silence.
+            except Exception as error:  # noqa: BLE001
+                self.miss(f"the writer failed ({type(error).__name__})", len(batch))
+        self._tell_gaps()
+        self._end_parts(self._parts)
+        self._finisher.wait()
+
+    def _next_batch(self) -> list[Sighting | Record]:
+        """Return what waits; wait a moment for it, so that files end without traffic as well."""
+        batch: list[Sighting | Record] = []
+        wait_s = 0.0 if self._closing.is_set() else _TICK_S
+        try:
+            first = self._waiting.get(timeout=wait_s) if wait_s else self._waiting.get_nowait()
+            batch += [] if first is None else [first]
+            while len(batch) < _BATCH:
+                item = self._waiting.get_nowait()
+                batch += [] if item is None else [item]
+        except queue.Empty:
+            pass
+        return batch
+
+    def _write(self, batch: Iterable[Sighting | Record]) -> None:
+        for item in batch:
+            records = self._records(item)
+            self._release(item)
+            for record in records:
+                self._append(record)
+
+    def _records(self, item: Sighting | Record) -> Sequence[Record]:
+        if isinstance(item, Record):
+            return [item]
+        try:
+            return self._read(item)
+        # Whatever a body makes the reader do, traffic passes and recording goes on. The message
+        # may quote the body, so only its class is said.
+        except Exception as error:  # noqa: BLE001
+            self.miss(f"a request could not be read ({type(error).__name__})")
+            return []
+
+    def _append(self, record: Record) -> None:
+        try:
+            self._part_for(record.arrival_s).file.append(record.to_line())
+        except OSError as error:
+            self.miss(f"the file could not be written ({error.strerror})")
+            return
+        with self._lock:
+            counts = self.counts
+            self.counts = replace(
+                counts,
+                recorded=counts.recorded + 1,
+                cancelled=counts.cancelled + (record.ending == "cancelled"),
+                failed=counts.failed + (record.ending == "failed"),
+            )
+
+    def _release(self, item: Sighting | Record) -> None:
+        if isinstance(item, Sighting) and item.held_bytes:
+            self.give(item.held_bytes)
+
+    def _part_for(self, arrival_s: float) -> _Open:
+        """Return the file of the time when a request came, made if need be."""
+        if not self._parts or self._parts[-1].ended_s is not None:
+            now_s = self._clock()
+            file = PartFile(self._fresh_path(now_s), self._header, opener=self._opener)
+            self._parts.append(_Open(file, now_s))
+        for part in self._parts:
+            if part.ended_s is not None and arrival_s < part.ended_s:
+                return part
+        return self._parts[-1]
+
+    def _fresh_path(self, now_s: float) -> Path:
+        stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+        number = 1
+        while True:
+            name = f"capture-{stamp}" + (f"-{number}" if number > 1 else "")
+            path = self._folder / f"{name}{SUFFIX}"
+            if not path.exists() and not trace_path(path).exists():
+                return path
+            number += 1
+
+    def _tell_gaps(self) -> None:
+        """Say once that requests pass unrecorded, and record how many once that is possible."""
+        with self._lock:
+            missed, self._missed = self._missed, {}
+        for reason, gap in missed.items():
+            self._say_gap(gap)
+            try:
+                self._part_for(gap.end_s).file.append(gap.to_line())
+            except OSError:
+                self._keep(reason, gap)
+
+    def _keep(self, reason: str, gap: Missed) -> None:
+        with self._lock:
+            later = self._missed.get(reason)
+            self._missed[reason] = (
+                gap
+                if later is None
+                else replace(gap, end_s=later.end_s, requests=gap.requests + later.requests)
+            )
+
+    def _say_gap(self, gap: Missed) -> None:
+        said_s = self._said_s.get(gap.reason)
+        if said_s is None or gap.end_s - said_s >= _SAY_AGAIN_S:
+            self._say(f"requests pass unrecorded: {gap.reason}")
+            self._said_s[gap.reason] = gap.end_s
+
+    def _rotate(self) -> None:
+        now_s = self._clock()
+        due = []
+        for part in self._parts:
+            if part.ended_s is None and (
+                now_s >= part.begun_s + self._rotation.every_s
+                or part.file.size >= self._rotation.bytes
+            ):
+                part.ended_s = now_s
+            elif part.ended_s is not None and now_s >= part.ended_s + LINGER_S:
+                due.append(part)
+        self._end_parts(due)
+
+    def _end_parts(self, parts: Iterable[_Open]) -> None:
+        ended = list(parts)
+        self._parts = [part for part in self._parts if part not in ended]
+        for part in ended:
+            part.file.close()
+            self.paths.append(trace_path(part.file.path))
+            self._finisher.begin(part.file.path)
