@@ -19,6 +19,8 @@ from autotune.engine.protocol import Failure
 
 _SHOWN_CHARACTERS = 160
 _TLS_RECORD = re.compile(r"\\x1[456]\\x03")
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNEXPECTED_MESSAGE")
+_NO_HTTP = re.compile(r"illegal (status line|header)|Invalid HTTP|line too long", re.I)
 _PLAIN_TO_TLS = re.compile(r"plain HTTP request was sent to HTTPS|HTTP request to an HTTPS", re.I)
 _NO_MODEL = re.compile(
     r"model\W+.*(not exist|not found|unknown|invalid)|(invalid|no such) model", re.I
@@ -230,6 +232,9 @@ def of_exception(error: BaseException, asked: Asked, *, tokens: int = 0) -> Faul
     text = " ".join(map(str, chain))
     if _TLS_RECORD.search(text):
         return _needs_https(asked)
+    if _NO_HTTP.search(text):
+        message = f"what listens at {asked.place} does not speak HTTP"
+        return Fault(message, "correct host and port in base_url")
     if tokens or "incomplete" in text:
         return Fault(f"the connection broke off, after {_tokens(tokens)}", _CUT_OFF)
     if names & {"ConnectTimeout", "PoolTimeout"}:
@@ -314,17 +319,18 @@ def _needs_https(asked: Asked) -> Fault:
 
 def _tls(error: ssl.SSLError, asked: Asked) -> Fault:
     if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message.replace("self signed", "self-signed")
         return Fault(
-            f"the certificate of {asked.place} is not accepted: {error.verify_message}",
+            f"the certificate of {asked.place} is not accepted: {reason}",
             "use the name that the certificate is for, or set SSL_CERT_FILE to the authority "
             "that signed it",
         )
-    reason = (error.reason or "no reason given").replace("_", " ").lower()
-    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+    if error.reason in _NO_TLS:
         return Fault(
-            f"{asked.place} does not speak TLS, and base_url begins with https:// ({reason})",
+            f"{asked.place} does not speak TLS, and base_url begins with https://",
             "write http:// in base_url, or the port that has TLS",
         )
+    reason = (error.reason or "no reason given").replace("_", " ").lower()
     return Fault(
         f"no TLS connection to {asked.place}: {reason}",
         "check host and port in base_url, and what the server supports",

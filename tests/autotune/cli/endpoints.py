@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.autotune.engine.endpoint_cases import FaultCase
 from tests.autotune.engine.faulty_server import FaultyServer
 
 REPLAY = ("replay", "--endpoint", "local", "--trace", "t.jsonl", "--warmup-s", "0")
@@ -35,3 +37,24 @@ def local(server: FaultyServer, **changes: Any) -> dict[str, Any]:
     """Return the settings of an endpoint; None leaves one out."""
     given = {"base_url": server.base_url, "model": "m", **changes}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def neutral(text: str) -> str:
+    """Return what was said, without what differs from run to run."""
+    text = re.sub(r"(127\.0\.0\.1|localhost):\d+", r"\1:PORT", text)
+    return text.replace(str(Path.cwd()), "/home/me")
+
+
+def fault_row(case: FaultCase, err: str) -> str:
+    """Return the row of a case in the table, given what was said on stderr."""
+    said = [line for line in err.splitlines() if line.startswith(("error: ", "hint: "))]
+    if case.code == 0:
+        said = [f"{REQUESTS - case.failed} of {REQUESTS} requests count"]
+    cells = (case.what, str(case.code), "<br>".join(map(_code, said)))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _code(text: str) -> str:
+    fence = "``" if "`" in text else "`"
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{text}{pad}{fence}"

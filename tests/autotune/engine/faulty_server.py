@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 KEY = "sk-planted-0123456789abcdef"
@@ -49,6 +50,10 @@ def event(value: object) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
+_TLS_HELLO = b"\x16"
+_BAD_REQUEST = (
+    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\nInvalid HTTP request received."
+)
 _TOKENS = ("/completions", "/chat/completions")
 DONE = b"data: [DONE]\n\n"
 
@@ -101,9 +106,10 @@ class Script:
         models: that are listed, with what is said of each besides.
         root: what all paths begin with.
         key: that is asked for; None for none.
-        length: whether the body's end is told by its length or chunks; else by closing.
+        chunked: whether the body's end is told by chunks; else by closing.
         raw: in place of any answer, bytes as they are; None to answer.
         then_hang: whether a stream that is over is never ended.
+        cut: whether the connection is closed in place of the body's end.
     """
 
     stream: Stream = good
@@ -116,6 +122,7 @@ class Script:
     chunked: bool = True
     raw: bytes | None = None
     then_hang: bool = False
+    cut: bool = False
 
 
 @dataclass(slots=True)
@@ -147,8 +154,8 @@ class FaultyServer:
         self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Answer, and return whether the connection goes on."""
-        if self.script.raw is not None:
-            writer.write(self.script.raw)
+        if self.script.raw is not None or asked.method == "HELLO":
+            writer.write(_BAD_REQUEST if self.script.raw is None else self.script.raw)
             await writer.drain()
             return False
         whole = self._whole(asked)
@@ -168,10 +175,11 @@ class FaultyServer:
         if self.script.then_hang:
             # Until the client has had enough.
             await reader.read()
-        elif self.script.chunked:
+            return False
+        if self.script.chunked and not self.script.cut:
             writer.write(b"0\r\n\r\n")
             await writer.drain()
-        return self.script.chunked
+        return self.script.chunked and not self.script.cut
 
     def _whole(self, asked: Asked) -> Whole | None:
         """Return what is answered in one piece, None for a stream."""
@@ -207,7 +215,10 @@ async def _paced(packets: Iterator[bytes]) -> AsyncIterator[bytes]:
 async def _read(reader: asyncio.StreamReader) -> Asked | None:
     """Read one request, None at the end of the connection."""
     try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        begun = await reader.readexactly(1)
+        if begun == _TLS_HELLO:
+            return Asked("HELLO", "", {}, {})
+        head = (begun + await reader.readuntil(b"\r\n\r\n")).decode()
     except asyncio.IncompleteReadError:
         return None
     first, *lines = head.strip().split("\r\n")
@@ -215,6 +226,13 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     headers = {n.strip().lower(): v.strip() for n, _, v in (line.partition(":") for line in lines)}
     raw = await reader.readexactly(int(headers.get("content-length", 0)))
     return Asked(method, path, headers, json.loads(raw) if raw else {})
+
+
+def with_certificate() -> ssl.SSLContext:
+    """Return TLS for a server with a certificate for localhost that nobody has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).with_suffix(".pem"))
+    return context
 
 
 @contextmanager
