@@ -196,6 +196,13 @@ def _since_ms(moment_s: float, start_s: float) -> float:
     return round((moment_s - start_s) * 1e3, _DECIMALS_MS)
 
 
+def reason_of(error: AutotuneError | OSError) -> str:
+    """Return why a recording could not be finished, in words."""
+    if isinstance(error, AutotuneError):
+        return error.message
+    return error.strerror or type(error).__name__
+
+
 class Finisher:
     """Finishes recordings one way or another; what fails is left for the next start."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from autotune.errors import EnvironmentFault, UsageError
@@ -72,9 +72,13 @@ def _make_salt(path: Path) -> None:
             file.write(secrets.token_hex(SALT_BYTES) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        # Another process may have made one meanwhile, and one salt is enough.
+        with suppress(FileExistsError):
+            os.link(temporary, path)
     except OSError as error:
         raise EnvironmentFault(
             f"{path}: cannot be written: {error.strerror}",
             hint="name a folder where you may write, with room on its disk",
         ) from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, LeaseHeld
 from autotune.traffic.capture.blocks import BLOCK_SIZE, BlockHasher
-from autotune.traffic.capture.finishing import ChildFinisher, Finisher, finish
+from autotune.traffic.capture.finishing import ChildFinisher, Finisher, finish, reason_of
 from autotune.traffic.capture.folder import held_folder, salt_of, unfinished
 from autotune.traffic.capture.part import Header
 from autotune.traffic.capture.reading import Reader
 from autotune.traffic.capture.recorder import Recorder, Rotation, say_on_stderr
 from autotune.traffic.capture.tokenizer import HubTokenizer, Tokenizer
+
+MAX_PROCESSES = 64
+"""Of one server that record into one folder."""
 
 TEXT_WARNING = (
     "prompts and answers are kept as text: whoever can read these files can read what your users "
@@ -50,10 +53,13 @@ def opened_recorder(
     by: str,
     say: Callable[[str], None] = say_on_stderr,
     finisher: Finisher | None = None,
+    beside: bool = False,
 ) -> Iterator[Recorder]:
     """Hold the folder and record within the block; files are finished at its end.
 
-    What a crash left in the folder is finished first.
+    What a crash left in the folder is finished first. With ``beside``, for servers of several
+    processes, a process that finds the folder held takes the folder ``2`` in it, or ``3``, with
+    the same salt.
 
     Raises:
         LeaseHeld: another recorder is at work in the folder.
@@ -63,15 +69,16 @@ def opened_recorder(
     tokenizer: Tokenizer | None = None
     if options.tokenizer is not None:
         tokenizer = HubTokenizer(options.tokenizer)
-    with held_folder(options.folder):
+    with ExitStack() as stack:
+        folder = _entered(stack, options.folder, MAX_PROCESSES if beside else 1)
         hasher = BlockHasher(
             salt_of(options.folder, options.salt_file), block_size=options.block_size
         )
         if options.with_text:
             say(TEXT_WARNING)
-        _adopt(options.folder, say)
+        _adopt(folder, say)
         recorder = Recorder(
-            options.folder,
+            folder,
             Header(by=by, block_size=options.block_size, with_text=options.with_text),
             read=Reader(hasher=hasher, tokenizer=tokenizer, with_text=options.with_text),
             rotation=options.rotation,
@@ -85,14 +92,25 @@ def opened_recorder(
             recorder.close()
 
 
+def _entered(stack: ExitStack, folder: Path, attempts: int) -> Path:
+    """Return the first folder that nobody holds, held until the stack unwinds."""
+    for number in range(1, attempts):
+        place = folder if number == 1 else folder / str(number)
+        with suppress(LeaseHeld):
+            stack.enter_context(held_folder(place))
+            return place
+    place = folder if attempts == 1 else folder / str(attempts)
+    stack.enter_context(held_folder(place))
+    return place
+
+
 def _adopt(folder: Path, say: Callable[[str], None]) -> None:
     """Finish what recorders that crashed have left; what cannot be finished stays."""
     for part in unfinished(folder):
         try:
             trace = finish(part)
         except (AutotuneError, OSError) as error:
-            reason = error.message if isinstance(error, AutotuneError) else error.strerror
-            say(f"{part.name} was left unfinished, and stays so: {reason}")
+            say(f"{part.name} was left unfinished, and stays so: {reason_of(error)}")
             continue
         made = "nothing was in it" if trace is None else f"it is {trace.name} now"
         say(f"{part.name} was left unfinished; {made}")

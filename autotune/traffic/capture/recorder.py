@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autotune.traffic.capture.finishing import ChildFinisher, Finisher, trace_path
+from autotune.errors import AutotuneError
+from autotune.traffic.capture.finishing import (
+    ChildFinisher,
+    Finisher,
+    finish,
+    reason_of,
+    trace_path,
+)
 from autotune.traffic.capture.part import SUFFIX, Header, Missed, Opener, PartFile, open_part
 from autotune.traffic.capture.record import Record
 from autotune.traffic.capture.sighting import Sighting
@@ -100,7 +107,7 @@ class Recorder:
         clock: Callable[[], float] = time.time,
         say: Callable[[str], None] = say_on_stderr,
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._header = header
         self._read = read
         self._rotation = rotation
@@ -180,7 +187,9 @@ class Recorder:
             except Exception as error:  # noqa: BLE001
                 self.miss(f"the writer failed ({type(error).__name__})", len(batch))
         self._tell_gaps()
-        self._end_parts(self._parts)
+        # No traffic is left to be disturbed, so this thread finishes the last files itself.
+        for part in self._closed(self._parts):
+            self._finish(part)
         self._finisher.wait()
 
     def _next_batch(self) -> list[Sighting | Record]:
@@ -250,7 +259,7 @@ class Recorder:
         number = 1
         while True:
             name = f"capture-{stamp}" + (f"-{number}" if number > 1 else "")
-            path = self._folder / f"{name}{SUFFIX}"
+            path = self.folder / f"{name}{SUFFIX}"
             if not path.exists() and not trace_path(path).exists():
                 return path
             number += 1
@@ -292,12 +301,20 @@ class Recorder:
                 part.ended_s = now_s
             elif part.ended_s is not None and now_s >= part.ended_s + LINGER_S:
                 due.append(part)
-        self._end_parts(due)
+        for path in self._closed(due):
+            self._finisher.begin(path)
 
-    def _end_parts(self, parts: Iterable[_Open]) -> None:
+    def _closed(self, parts: Iterable[_Open]) -> list[Path]:
+        """Close files and return their paths."""
         ended = list(parts)
         self._parts = [part for part in self._parts if part not in ended]
         for part in ended:
             part.file.close()
             self.paths.append(trace_path(part.file.path))
-            self._finisher.begin(part.file.path)
+        return [part.file.path for part in ended]
+
+    def _finish(self, part: Path) -> None:
+        try:
+            finish(part)
+        except (AutotuneError, OSError) as error:
+            self._say(f"{part.name} stays unfinished: {reason_of(error)}")
