@@ -21,11 +21,12 @@ from typer.main import get_command
 import autotune.errors
 from autotune import tuning
 from autotune.candidates import diagnosis, starts
-from autotune.cli import show, signals, tune
+from autotune.cli import endpoint_doctor, show, signals, tune
 from autotune.cli.main import app
 from autotune.cli.options import OutputFormat
 from autotune.demo import resolve_trace
 from autotune.endpoint_settings import EndpointSettings
+from autotune.engine import endpoint_checks
 from autotune.engine.protocol import DETERMINISTIC_FAILURES, EngineInfo, FailureClass
 from autotune.export import Format
 from autotune.forecast import calibration, choice, edges, forecaster, residuals, sweep
@@ -366,6 +367,9 @@ def rates() -> list[str]:
         ("json.md", [each.name for each in fields(records.StudySummary)]),
         ("json.md", replay_keys()),
         ("endpoints.md", list(EndpointSettings.model_fields)),
+        ("endpoints.md", list(get_args(endpoint_checks.CheckName))),
+        ("json.md", list(get_args(endpoint_checks.CheckState))),
+        ("json.md", keys_written(endpoint_doctor, "endpoint_json")),
         ("json.md", calibrate_keys()),
         ("json.md", checkup_keys()),
         ("json.md", [*literals(model_shape.LayerKind), *literals(findings.FindingState)]),

@@ -1,4 +1,4 @@
-"""``autotune doctor``: what a model's KV cache costs, and whether traffic fits it."""
+"""``autotune doctor``: what a model's KV cache costs, whether traffic fits it; or an endpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Format, OutputFormat, Window, folder_of
+from autotune.cli.options import EndpointConfig, Format, OutputFormat, Window, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 def doctor(
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="Path or hub name of the model, or demo:tiny-llama.", show_default=False
         ),
-    ],
+    ] = None,
     *,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="Try this endpoint of the --config file step by step instead."),
+    ] = None,
+    config: EndpointConfig = Path("autotune.yaml"),
     trace: Annotated[
         str | None, typer.Option(help="Trace file, or demo:mixed, to see what it needs.")
     ] = None,
@@ -41,9 +46,10 @@ def doctor(
     ] = Path("autotune-logs"),
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show what the KV cache costs, and whether traffic fits it.
+    """Show whether a model fits, or why an endpoint fails.
 
-    How many tokens fit, and which max_model_len is enough. Exit code 2 if it will not work.
+    Of a model: what the KV cache costs, how many tokens fit, and which max_model_len is enough.
+    Of an endpoint: what each step to a token finds. Exit code 2 if it will not work.
     """
     import json
 
@@ -53,6 +59,16 @@ def doctor(
     from autotune.study.checkup import check_up, checkup_json
     from autotune.study.findings import findings_of
 
+    if (model is None) == (endpoint is None):
+        raise UsageError(
+            "give a model or an --endpoint, one of the two",
+            hint="a model to see what it needs, or a server that runs to see why it does not work",
+        )
+    if endpoint is not None:
+        from autotune.cli.endpoint_doctor import check_up_endpoint
+
+        check_up_endpoint(endpoint, config, as_json=output_format is OutputFormat.JSON)
+        return
     if window is not None and trace is None:
         raise UsageError("--window needs a --trace", hint="give the trace that it is cut from")
     settings = load_settings(

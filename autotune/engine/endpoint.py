@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from autotune.engine.endpoint_text import Words
 from autotune.errors import AutotuneError, EnvironmentFault, UsageError
 from autotune.traffic.replay import RequestFailed
 
-_CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 # Servers close idle connections after 5 s, uvicorn and so vLLM among them: a request that meets
 # that moment would fail, and is not sent again.
 _KEEPALIVE_S = 4.0
@@ -101,9 +102,7 @@ class Endpoint:
     def __init__(self, name: str, settings: EndpointSettings, key: str) -> None:
         import openai
 
-        # What the client is built on: httpx, or from openai 3 on its successor.
-        base = openai.DefaultAsyncHttpxClient.__mro__[1]
-        http = importlib.import_module(base.__module__.partition(".")[0])
+        http = _http()
         self.name = name
         self.settings = settings
         self.asked = Asked(
@@ -118,7 +117,7 @@ class Endpoint:
             base_url=settings.base_url,
             api_key=key,
             max_retries=0,
-            timeout=http.Timeout(settings.silence_timeout_s, connect=_CONNECT_TIMEOUT_S),
+            timeout=http.Timeout(settings.silence_timeout_s, connect=CONNECT_TIMEOUT_S),
             # Waiting for a connection of a pool would be measured as the server's slowness.
             http_client=openai.DefaultAsyncHttpxClient(
                 limits=http.Limits(
@@ -126,8 +125,7 @@ class Endpoint:
                     max_keepalive_connections=None,
                     keepalive_expiry=_KEEPALIVE_S,
                 ),
-                # What is on this machine is behind no proxy.
-                trust_env=self.asked.host not in ("127.0.0.1", "localhost", "::1"),
+                trust_env=not self.asked.local,
             ),
         )
 
@@ -362,6 +360,20 @@ async def _measured_words(endpoint: Endpoint) -> Words:
             return Words()
         counted.append((words, last.usage.prompt_tokens))
     return Words.measured_by(*counted)
+
+
+def client_tls() -> ssl.SSLContext:
+    """Return TLS as the client has it, with the authorities that it trusts."""
+    context: ssl.SSLContext = _http().create_ssl_context()
+    return context
+
+
+def _http() -> Any:
+    """Return what the client is built on: httpx, or from openai 3 on its successor."""
+    import openai
+
+    base = openai.DefaultAsyncHttpxClient.__mro__[1]
+    return importlib.import_module(base.__module__.partition(".")[0])
 
 
 def _raised(fault: Fault) -> EndpointFailed | EndpointRefuses:

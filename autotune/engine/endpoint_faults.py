@@ -21,6 +21,16 @@ _SHOWN_CHARACTERS = 160
 _TLS_RECORD = re.compile(r"\\x1[456]\\x03")
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNEXPECTED_MESSAGE")
 _NO_HTTP = re.compile(r"illegal (status line|header)|Invalid HTTP|line too long", re.I)
+_LATE = {"ConnectTimeout", "PoolTimeout", "TimeoutError"}
+_HUNG_UP = {
+    "RemoteProtocolError",
+    "ReadError",
+    "ConnectionResetError",
+    "ConnectionAbortedError",
+    "BrokenPipeError",
+    "EndOfStream",
+}
+_ON_THE_WAY = "check host and port in base_url, and firewalls on the way"
 _PLAIN_TO_TLS = re.compile(r"plain HTTP request was sent to HTTPS|HTTP request to an HTTPS", re.I)
 _NO_MODEL = re.compile(
     r"model\W+.*(not exist|not found|unknown|invalid)|(invalid|no such) model", re.I
@@ -52,12 +62,18 @@ class Fault:
         hint: what to do about it.
         fatal: whether every other request would meet the same, so that the run ends at once.
         by_setting: whether what was given is wrong, and not the server or the way to it.
+        silent: whether the server hung up without a word, for which TLS may be the reason.
     """
 
     message: str
     hint: str
     fatal: bool = False
     by_setting: bool = False
+    silent: bool = False
+
+    @property
+    def words(self) -> tuple[str, str]:
+        return self.message, self.hint
 
     @property
     def failure(self) -> Failure:
@@ -97,6 +113,11 @@ class Asked:
         return f"{host}:{port}"
 
     @property
+    def local(self) -> bool:
+        """Whether it is on this machine, where no proxy belongs between."""
+        return self.host in ("127.0.0.1", "localhost", "::1")
+
+    @property
     def secure(self) -> bool:
         return self.base_url.startswith("https:")
 
@@ -134,7 +155,7 @@ def of_answer(answer: Answer, asked: Asked) -> Fault:
     if answer.status == 404:
         return _not_found(answer, asked, said)
     if _PLAIN_TO_TLS.search(answer.body):
-        return _needs_https(asked)
+        return speaks_tls(asked)
     for holds, words, hint in (
         (answer.status == 405, f"nothing to POST to at {asked.doing}", _path_hint(asked)),
         (answer.status == 429, "the server limits how much it is asked", _LIGHTEN),
@@ -230,24 +251,22 @@ def of_exception(error: BaseException, asked: Asked, *, tokens: int = 0) -> Faul
             return found
     names = {type(each).__name__ for each in chain}
     text = " ".join(map(str, chain))
-    if _TLS_RECORD.search(text):
-        return _needs_https(asked)
-    if _NO_HTTP.search(text):
-        message = f"what listens at {asked.place} does not speak HTTP"
-        return Fault(message, "correct host and port in base_url")
-    if tokens or "incomplete" in text:
-        return Fault(f"the connection broke off, after {_tokens(tokens)}", _CUT_OFF)
-    if names & {"ConnectTimeout", "PoolTimeout"}:
-        message = f"no connection to {asked.place} in time"
-        return Fault(message, "check host and port in base_url, and firewalls on the way")
-    message = f"no connection to {asked.place}: {type(chain[-1]).__name__}"
-    hint = "check base_url, and that the server runs"
-    if names & {"RemoteProtocolError", "ReadError", "ConnectionResetError", "EndOfStream"}:
-        message = f"{asked.place} closed the connection without an answer"
-        hint = _ITS_LOG
-        if not asked.secure:
-            hint += "; if it speaks TLS, base_url begins with https://"
-    return Fault(message, hint)
+    broke_off = f"the connection broke off, after {_tokens(tokens)}"
+    other_place = "correct host and port in base_url"
+    for holds, message, hint in (
+        (_TLS_RECORD.search(text), *speaks_tls(asked).words),
+        (_NO_HTTP.search(text), f"what listens at {asked.place} is no HTTP", other_place),
+        (tokens or "incomplete" in text, broke_off, _CUT_OFF),
+        (names & _LATE, f"no connection to {asked.place} in time", _ON_THE_WAY),
+    ):
+        if holds:
+            return Fault(message, hint)
+    if not names & _HUNG_UP:
+        message = f"no connection to {asked.place}: {type(chain[-1]).__name__}"
+        return Fault(message, "check base_url, and that the server runs")
+    message = f"{asked.place} closed the connection without an answer"
+    hint = "" if asked.secure else "; if it speaks TLS, base_url begins with https://"
+    return Fault(message, f"{_ITS_LOG}{hint}", silent=True)
 
 
 def _of_system(error: BaseException, asked: Asked) -> Fault | None:
@@ -310,7 +329,8 @@ def _key_hint(asked: Asked) -> str:
     )
 
 
-def _needs_https(asked: Asked) -> Fault:
+def speaks_tls(asked: Asked) -> Fault:
+    """Return the fault of asking a server in the clear that speaks TLS."""
     return Fault(
         f"{asked.place} speaks TLS, and base_url begins with http://",
         "write https:// in base_url",

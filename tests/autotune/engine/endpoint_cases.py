@@ -270,7 +270,7 @@ CASES: Mapping[str, tuple[FaultCase, ...]] = {
             "log", Script(raw=b""),
         ),
         FaultCase(
-            "an answer that is no HTTP", 4, "does not speak HTTP", "host and port",
+            "an answer that is no HTTP", 4, "is no HTTP", "host and port",
             Script(raw=b"220 mail.example.com ESMTP\r\n\r\n"),
         ),
     ),
