@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="trace",
-    help="Import, inspect, cut and make traces.",
+    help="Import, inspect, cut, redact and make traces.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -50,8 +50,15 @@ class TraceFormat(StrEnum):
     MOONCAKE = "mooncake"
     AZURE = "azure"
     BURSTGPT = "burstgpt"
+    BAILIAN = "bailian"
     CUSTOM = "custom"
     SHAREGPT = "sharegpt"
+    OPENAI_BATCH = "openai-batch"
+    LITELLM = "litellm"
+    LANGFUSE = "langfuse"
+    OTLP = "otlp"
+    GUIDELLM = "guidellm"
+    VLLM_BENCH = "vllm-bench"
 
 
 Source = Annotated[str, typer.Argument(help="A trace file, or demo:mixed.", show_default=False)]
@@ -179,6 +186,35 @@ def load(
     for sentence in changed.notes.since(trace.notes):
         _note(sentence)
     _save(changed, destination)
+
+
+@app.command()
+def redact(
+    source: Source,
+    destination: Destination,
+    *,
+    salt_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Make ids with this salt, so that traces share them. "
+            "[default: a new random salt, which is not kept]",
+            dir_okay=False,
+        ),
+    ] = None,
+    drop_models: Annotated[
+        bool, typer.Option("--drop-models", help="Remove the names of models as well.")
+    ] = False,
+) -> None:
+    """Remove texts from a trace and replace its ids by others. Times and lengths stay."""
+    from autotune.traffic.redact import read_salt, redacted
+
+    _check(destination)
+    salt = None if salt_file is None else read_salt(salt_file)
+    trace = _load(source)
+    clean = redacted(trace, salt=salt, drop_models=drop_models)
+    for sentence in clean.notes.since(trace.notes):
+        _note(sentence)
+    _save(clean, destination)
 
 
 _LENGTHS_HELP = "such as median=200,sigma=0.6,min=60,max=600, each part optional."

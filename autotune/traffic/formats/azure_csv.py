@@ -39,6 +39,7 @@ _NEEDED = (_TIME, _CONTEXT, _GENERATED)
 _KNOWN = (*_NEEDED, _IMAGES)
 _HEADER = ",".join(_NEEDED)
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", re.ASCII)
+_HEADLESS = re.compile(rf"{_STAMP.pattern}[^,\s]*(?:,\s*\d+)+", re.ASCII)
 _STAMP_HINT = "times are written 2023-11-16 18:15:46.6805900, perhaps with +00:00 or Z behind"
 _COUNT_HINT = f"counts are whole numbers from 0 to {MAX_TOKENS}"
 
@@ -165,7 +166,7 @@ def _count(column: str, cell: str) -> int:
 def _recognises(head: str) -> bool:
     if head[0] in "[{":
         return False
-    return any(name in head for name in _NEEDED) or _STAMP.match(head) is not None
+    return any(name in head for name in _NEEDED) or _HEADLESS.fullmatch(head) is not None
 
 
 AZURE = Reader(

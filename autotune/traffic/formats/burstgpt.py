@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.traffic.formats.assembly import (
-    Found,
-    LeftOut,
-    Recorded,
-    assembled,
-    request_or_left_out,
-)
+from autotune.traffic.formats.assembly import assembled
 from autotune.traffic.formats.base import Reader, parsed
 from autotune.traffic.formats.clock import Clock
 from autotune.traffic.formats.documents import as_row, table_rows
 from autotune.traffic.formats.fields import count, optional_text, required
+from autotune.traffic.formats.recorded import Found, LeftOut, Recorded, request_or_left_out
 from autotune.traffic.model import Trace
 
 _TIME, _PROMPT, _OUTPUT = "Timestamp", "Request tokens", "Response tokens"

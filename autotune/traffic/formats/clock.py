@@ -10,6 +10,7 @@ from decimal import Decimal
 from autotune.traffic.formats.base import BadLine
 
 NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
 
 _STAMP = re.compile(
     r"(?P<second>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](?P<digits>\d{1,9}))?"

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.traffic.formats.assembly import (
-    Found,
-    Recorded,
-    assembled,
-    made_source,
-    request_or_left_out,
-    with_made_arrivals,
-)
+from autotune.traffic.capture.asked import Prompt
+from autotune.traffic.capture.blocks import BLOCK_SIZE
+from autotune.traffic.formats.arrivals import made_source, with_made_arrivals
+from autotune.traffic.formats.assembly import assembled
 from autotune.traffic.formats.base import (
     NO_OPTIONS,
     TIMELESS,
@@ -26,8 +22,9 @@ from autotune.traffic.formats.base import (
 )
 from autotune.traffic.formats.documents import as_row, kind_of, table_rows
 from autotune.traffic.formats.fields import count, required
-from autotune.traffic.formats.lengths import TextLengths
 from autotune.traffic.formats.outline import outline
+from autotune.traffic.formats.recorded import Found, Recorded, request_or_left_out
+from autotune.traffic.formats.texts import Texts
 from autotune.traffic.model import Trace
 
 _HINT = 'a line is {"prompt": "…", "output_tokens": 128}'
@@ -40,26 +37,34 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
         TraceError: a line is no such object.
         UsageError: no rate is given, or a tokenizer that cannot be loaded.
     """
-    lengths = TextLengths(options.tokenizer)
+    texts = Texts(options.tokenizer)
 
     def request(value: object) -> Found:
         row = as_row(value)
         prompt = required(row, "prompt", _HINT)
         if not isinstance(prompt, str):
             raise BadLine(f"prompt: is {kind_of(prompt)}, not a text", hint=_HINT)
-        output = count(row, "output_tokens")
+        # `vllm bench serve` sends each as the only message of a chat.
+        message = {"role": "user", "content": prompt}
+        text = texts.prompt(Prompt(text=prompt, messages=(message,)))
         return request_or_left_out(
-            Recorded(arrival_ns=None, input_length=lengths.tokens(prompt), output_length=output)
+            Recorded(
+                arrival_ns=None,
+                input_length=text.tokens if prompt else 0,
+                output_length=count(row, "output_tokens"),
+                text=text,
+                estimated=text.estimated,
+            )
         )
 
     found = [each for _, each in parsed(path, table_rows(path), request)]
-    made, remark = with_made_arrivals(path, found, options, why="prompts of `custom` have")
+    made, remark = with_made_arrivals(path, found, options, why="a data set of prompts has")
     return assembled(
         path,
         made,
-        remarks=(remark, lengths.remark()),
-        details=(lengths.source(), made_source(options)),
-        lengths_estimated=lengths.estimated,
+        remarks=(remark, texts.remark()),
+        details=(texts.source(), made_source(options)),
+        block_size=BLOCK_SIZE,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from autotune.traffic.formats.base import BadLine
+from autotune.traffic.formats.clock import NS_PER_MS, Clock
 from autotune.traffic.formats.documents import Row, kind_of
 from autotune.traffic.model import MAX_TOKENS
 
@@ -78,3 +80,40 @@ def required(row: Row, name: str, hint: str) -> object:
 def objects_in(value: object) -> list[Row]:
     """Return the objects of a list, [] for what is none."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def object_of(value: object) -> Row:
+    """Return an object, also one that a table holds as its JSON text; {} for what is none."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: object) -> list[object]:
+    """Return a list, also one that a table holds as its JSON text; [] for what is none."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return []
+    return value if isinstance(value, list) else []
+
+
+def is_true(value: object) -> bool:
+    """Say whether a flag is set, however it was written."""
+    return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "t"))
+
+
+def elapsed_ms(start_ns: int, row: Row, *names: str) -> float | None:
+    """Return the time from a start to the time in a row, None if there is none after it."""
+    name, value = first_of(row, *names)
+    if value is None:
+        return None
+    try:
+        end_ns = Clock().ns(name, value)
+    except BadLine:
+        return None
+    return (end_ns - start_ns) / NS_PER_MS if end_ns > start_ns else None

@@ -45,8 +45,7 @@ _SESSIONS = "sessions and chains of turns are not read: write a line for each re
 _FOREIGN = {
     "turns": _SESSIONS,
     "session_id": _SESSIONS,
-    "chat_id": "Qwen-Bailian's traces count in seconds: write timestamp in ms and keep only "
-    "timestamp, input_length, output_length and hash_ids",
+    "chat_id": "Qwen-Bailian's traces count in seconds: --format bailian reads them",
     "delay": _SESSIONS,
     "text_input": "a trace holds lengths and no text: count the tokens into input_length",
     "prompt": "a trace holds lengths and no text: count the tokens into input_length",
@@ -78,7 +77,10 @@ _CALLED = {other: name for name, others in _OTHER_NAMES.items() for other in oth
 
 
 class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    # What stands in a row may be somebody's prompt, and is in no traceback either.
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
 
     timestamp: Annotated[float, Field(ge=0)]
     input_length: Tokens

@@ -10,15 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.traffic.formats.assembly import (
-    Found,
-    LeftOut,
-    Recorded,
-    assembled,
-    made_source,
-    request_or_left_out,
-    with_made_arrivals,
-)
+from autotune.traffic.capture.blocks import BLOCK_SIZE
+from autotune.traffic.formats.arrivals import made_source, with_made_arrivals
+from autotune.traffic.formats.assembly import assembled
 from autotune.traffic.formats.base import (
     NO_OPTIONS,
     TIMELESS,
@@ -29,12 +23,16 @@ from autotune.traffic.formats.base import (
 )
 from autotune.traffic.formats.documents import Row, as_row, table_rows
 from autotune.traffic.formats.fields import objects_in, optional_text
-from autotune.traffic.formats.lengths import TextLengths
 from autotune.traffic.formats.outline import outline
+from autotune.traffic.formats.recorded import Found, LeftOut, Recorded, request_or_left_out
+from autotune.traffic.formats.texts import Texts, chat_prompt
 from autotune.traffic.model import Trace
 
 _TURNS = ("conversations", "conversation", "messages")
-_ANSWERS = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model"})
+_ROLES = {
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
+    "system": "system",
+}
 _HINT = 'a conversation is {"conversations": [{"from": "human", "value": "…"}, …]}'
 
 
@@ -48,37 +46,39 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
         TraceError: an element is no conversation.
         UsageError: no rate is given, or a tokenizer that cannot be loaded.
     """
-    lengths = TextLengths(options.tokenizer)
+    texts = Texts(options.tokenizer)
     later = 0
 
     def request(value: object) -> Found:
         nonlocal later
         turns = _turns(as_row(value))
-        exchange = _first_exchange(turns)
-        if exchange is None:
+        asked, answer = _first_exchange(turns)
+        if answer is None:
             return LeftOut.WITHOUT_TOKENS
-        prompt, answer, used = exchange
-        later += len(turns) - used
+        later += len(turns) - len(asked) - 1
+        text = texts.prompt(chat_prompt(asked))
         return request_or_left_out(
             Recorded(
                 arrival_ns=None,
-                input_length=lengths.tokens(prompt),
-                output_length=lengths.tokens(answer),
+                input_length=text.tokens if any(each["content"] for each in asked) else 0,
+                output_length=texts.answer_tokens(answer),
+                text=text,
+                estimated=text.estimated,
             )
         )
 
     rows = table_rows(path)
     found = [each for _, each in parsed(path, rows, request, kind="conversations")]
     made, remark = with_made_arrivals(path, found, options, why="conversations have")
-    remarks = [remark, lengths.remark()]
+    remarks = [remark, texts.remark()]
     if later:
         remarks.append(f"Turns after the first exchange of a conversation, left out: {later}.")
     return assembled(
         path,
         made,
         remarks=remarks,
-        details=(lengths.source(), made_source(options)),
-        lengths_estimated=lengths.estimated,
+        details=(texts.source(), made_source(options)),
+        block_size=BLOCK_SIZE,
     )
 
 
@@ -89,17 +89,18 @@ def _turns(row: Row) -> list[Row]:
     raise BadLine(f"{_TURNS[0]}: field required", hint=_HINT)
 
 
-def _first_exchange(turns: Sequence[Row]) -> tuple[str, str, int] | None:
-    """Return prompt, answer and how many turns they take; None where nobody answered."""
-    prompt: list[str] = []
-    for used, turn in enumerate(turns, start=1):
+def _first_exchange(turns: Sequence[Row]) -> tuple[list[dict[str, str]], str | None]:
+    """Return the messages before the first answer, and that; None where nobody answered."""
+    asked: list[dict[str, str]] = []
+    for turn in turns:
         text = optional_text(turn, "value", "content", "text") or ""
         speaker = (optional_text(turn, "from", "role", "user") or "").lower()
+        role = _ROLES.get(speaker, "user")
         # Without names, turns take turns.
-        if prompt and (speaker in _ANSWERS or not speaker):
-            return "\n".join(prompt), text, used
-        prompt.append(text)
-    return None
+        if asked and (role == "assistant" or not speaker):
+            return asked, text
+        asked.append({"role": role, "content": text})
+    return asked, None
 
 
 def _recognises(head: str) -> bool:

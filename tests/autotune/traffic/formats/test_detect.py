@@ -36,8 +36,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_an_unknown_form_lists_the_known(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("Timestamp,Model\n")
+    path.write_text("some words\n")
     with pytest.raises(TraceError, match=r"a\.txt:1: no known trace format") as caught:
         detect(path)
-    assert "native (" in caught.value.hint
-    assert "azure (" in caught.value.hint
+    assert "native, mooncake, azure" in caught.value.hint
