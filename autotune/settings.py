@@ -47,6 +47,10 @@ _SHOWN_CHARACTERS = 60
 _MOST_VALUES = 10_000
 _MOST_DEPTH = 50
 
+AUTO = "auto"
+"""As a load: the one at which the baseline is at the edge of the budget."""
+_MOST_LOAD = 100
+
 REAL = "vllm"
 SIMULATED = "sim:"
 """Before the name or path of a profile where an engine is simulated."""
@@ -66,8 +70,8 @@ class TuneSettings(BaseModel):
         model: path or hub name of the model, or ``demo:tiny-llama``.
         trace: trace file, or ``demo:mixed``.
         window: part of the trace, ``600:900`` or ``busiest:10m``; None for all of it.
-        load: how many times the traffic of the window is replayed, such as 1.4 or 0.5; None for
-            as it was recorded.
+        load: how many times the traffic of the window is replayed, such as 1.4 or 0.5; ``auto``
+            to find where the baseline is at the edge of the budget; None for as it was recorded.
         budget: latency limits in ms, ``ttft_p95:800 tpot_p95:40``; '' for none.
         classes: classes of prompt length, ``short:0-2000 long:2000-``; None to find them.
         too_long: what becomes of requests longer than the engine's ``max_model_len``.
@@ -100,7 +104,7 @@ class TuneSettings(BaseModel):
     model: str
     trace: str
     window: str | None = None
-    load: float | None = Field(default=None, gt=0.0, le=100.0, allow_inf_nan=False)
+    load: float | Literal["auto"] | None = None
     budget: str = ""
     classes: str | None = None
     too_long: TooLong = "error"
@@ -165,6 +169,19 @@ class TuneSettings(BaseModel):
         if any(unicodedata.category(each) == "Cc" for each in str(place)):
             raise ValueError("must be without control characters")
         return place
+
+    @field_validator("load", mode="before")
+    @classmethod
+    def _a_load(cls, load: object) -> float | str | None:
+        if load is None or load == AUTO:
+            return None if load is None else AUTO
+        try:
+            factor = float(load) if isinstance(load, str | int | float) else math.nan
+        except ValueError:
+            factor = math.nan
+        if isinstance(load, bool) or not 0 < factor <= _MOST_LOAD:
+            raise ValueError(f"must be {AUTO}, or a number above 0 and at most {_MOST_LOAD}")
+        return factor
 
     @field_validator("engine_args")
     @classmethod

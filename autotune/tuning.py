@@ -20,6 +20,7 @@ from autotune.simulated.profile import name_in
 from autotune.study.beginning import first_job, searches_live
 from autotune.study.costs import OBJECTIVES
 from autotune.study.earlier import Earlier, check_storage, earlier_study
+from autotune.study.edge_load import at_edge, known_load
 from autotune.study.engines import AnyEngines
 from autotune.study.job import Job, make_job
 from autotune.study.judgement import Judgement
@@ -82,6 +83,7 @@ def run_study(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     url, name = _checked_place(settings, environ)
+    settings = known_load(settings, earlier_study(url, name))
     given = read_traffic(settings)
     for sentence in given.trace.notes.sentences():
         watcher.say(sentence)
@@ -107,6 +109,7 @@ def run_study(
         stage = Stage(supervisor)
         if earlier is None:
             job = first_job(job, described, stage, supervisor, listener=watcher, name=name)
+            job = at_edge(job, described, stage.info, watcher.say)
         if job.classes:
             watcher.say("classes of prompt length: " + classes_text(job.classes))
         record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
@@ -150,6 +153,7 @@ def plan_study(
             engine, but for leases.
     """
     url, name = _checked_place(settings, environ)
+    settings = known_load(settings, earlier_study(url, name))
     traffic = read_traffic(settings)
     say(question(settings))
     with open_supervisor(settings, name) as supervisor:

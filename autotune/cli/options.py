@@ -46,6 +46,15 @@ Load = Annotated[
         "[default: 1]"
     ),
 ]
+LoadOrAuto = Annotated[
+    str | None,
+    typer.Option(
+        "--load",
+        help="The same, or auto: where the baseline is at the edge of the budget, by simulation. "
+        "[default: 1]",
+        metavar="NUMBER|auto",
+    ),
+]
 Classes = Annotated[
     str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
 ]

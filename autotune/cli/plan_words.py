@@ -18,6 +18,8 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
         f"window: {plan['requests']} requests in {duration(plan['duration_s'])}; "
         f"the longest has {plan['longest_request']} tokens of {plan['max_model_len']} allowed"
     )
+    if plan["load"] == "auto":
+        yield "load: auto, found once step times are measured; the window is shown as recorded"
     yield f"classes: {plan['classes']}"
     yield f"budget: {plan['budget']}"
     yield from map(_short_of, plan["too_few_requests_for"])

@@ -14,7 +14,7 @@ from autotune.cli.options import (
     Engine,
     Fidelity,
     Format,
-    Load,
+    LoadOrAuto,
     MaxFailures,
     OutputFormat,
     SettleTimeout,
@@ -49,7 +49,7 @@ def tune(
         str | None, typer.Option(help="Trace file, or demo:mixed. Required, or in --config.")
     ] = None,
     window: Window = None,
-    load: Load = None,
+    load: LoadOrAuto = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),

@@ -26,7 +26,7 @@ from autotune.engine.protocol import EngineInfo
 from autotune.engine.supervisor import Description
 from autotune.errors import UsageError
 from autotune.forecast.sweep import Calibrated, MeasuredRungs
-from autotune.settings import TuneSettings
+from autotune.settings import AUTO, TuneSettings
 from autotune.simulated.profile import load_profile
 from autotune.traffic.load import Load
 from autotune.traffic.model import Trace
@@ -79,9 +79,9 @@ class Job:
 
     @property
     def load(self) -> Load | None:
-        """What was made of the recorded traffic, None if nothing."""
+        """What was made of the recorded traffic, None if nothing, or nothing yet."""
         given = self.settings.load
-        return None if given in (None, 1) else Load.of(given)
+        return None if given in (None, 1, AUTO) else Load.of(float(given))
 
     @property
     def forecast_obstacle(self) -> str | None:

@@ -24,7 +24,7 @@ def outlook(job: Job) -> dict[str, Any]:
     return {
         "requests": len(job.trace.requests),
         "duration_s": round(job.trace.duration_s, 1),
-        "load": 1.0 if job.load is None else job.load.factor,
+        "load": job.settings.load or 1.0,
         "longest_request": job.trace.longest_request,
         "max_model_len": job.info.max_model_len,
         "classes": classes_text(job.classes) or "one",

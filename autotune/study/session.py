@@ -22,7 +22,7 @@ from autotune.errors import EnvironmentFault, UsageError
 from autotune.hardware.config_file import load_config
 from autotune.hardware.model_shape import EngineDecides, read_shape
 from autotune.lease import device_lock, lease
-from autotune.settings import SIMULATED, TuneSettings
+from autotune.settings import AUTO, SIMULATED, TuneSettings
 from autotune.simulated.engines import SimulatedEngines
 from autotune.simulated.profile import load_profile
 from autotune.study.engines import AnyEngines
@@ -90,8 +90,8 @@ def read_traffic(settings: TuneSettings) -> Traffic:
     trace = load_trace(resolve_trace(settings.trace))
     if settings.window is not None:
         trace = parse_window(settings.window).apply(trace)
-    if settings.load is not None:
-        trace = Load.of(settings.load).apply(trace)
+    if settings.load not in (None, AUTO):
+        trace = Load.of(float(settings.load)).apply(trace)
     budget = parse_budget(settings.budget)
     if settings.classes is None:
         classes = default_classes(trace.input_lengths)
@@ -145,7 +145,7 @@ def study_name(settings: TuneSettings) -> str:
         model = "sim-" + profile.removesuffix(".json")
     trace = Path(settings.trace.removeprefix("demo:")).stem
     window = "" if settings.window is None else f"-{settings.window}"
-    load = "" if settings.load in (None, 1) else f"-load{settings.load:g}"
+    load = "" if settings.load in (None, 1) else f"-load{settings.load}".removesuffix(".0")
     return f"{model}-{trace}{window}{load}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.candidates.lattice import Candidate
-from autotune.engine.protocol import Failure, TrialFailed
+from autotune.engine.protocol import EngineInfo, Failure, TrialFailed
 from autotune.engine.supervisor import Started
 from autotune.study.costs import Fidelity
 from autotune.study.job import Job
@@ -54,6 +54,11 @@ class Stage:
     def __init__(self, engines: StageEngines) -> None:
         self._engines = engines
         self._running: Running | None = None
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """What the running engine says of itself, None while none runs."""
+        return None if self._running is None else self._running.started.info
 
     def log_path(self, job: Job, candidate: Candidate, fidelity: Fidelity) -> Path | None:
         """Return the log of the running engine if a trial can have it, None if not."""

@@ -85,7 +85,15 @@ class Load:
         return cls(factor, method)
 
     def apply(self, trace: Trace, *, seed: int = 0) -> Trace:
-        """Return ``trace`` at this load; its notes say what that changed.
+        """Return ``changed``; its notes say what that did to rate, burstiness and reuse."""
+        changed = self.changed(trace, seed=seed)
+        if changed is trace:
+            return trace
+        said = self.sentence(trace, changed)
+        return replace(changed, notes=replace(trace.notes, load=said))
+
+    def changed(self, trace: Trace, *, seed: int = 0) -> Trace:
+        """Return ``trace`` at this load.
 
         Time zero stays. A factor of 1 gives ``trace`` itself, and the same seed the same bytes.
 
@@ -111,11 +119,7 @@ class Load:
         else:
             changed = thinned(trace, self.factor, seed=seed)
         source = f"{trace.meta.source}, load {self.factor:g}, {self.method}"
-        return replace(
-            changed,
-            meta=replace(changed.meta, source=source),
-            notes=replace(trace.notes, load=self.sentence(trace, changed)),
-        )
+        return replace(changed, meta=replace(changed.meta, source=source))
 
     def sentence(self, before: Trace, after: Trace) -> str:
         """Say what a change of load by this did to rate, burstiness and reuse."""
