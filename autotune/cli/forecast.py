@@ -56,7 +56,7 @@ def forecast(
     from autotune.cli.foreseen import foresight_of
     from autotune.cli.words import simulation_lines
     from autotune.errors import UsageError
-    from autotune.study.view import load_view
+    from autotune.study.view import load_of, load_view
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -68,6 +68,9 @@ def forecast(
         view = load_view(repository, study_name, budget=budget)
         for line in simulation_lines(view.study):
             typer.echo(line, err=True)
+        if (studied := load_of(view.study)) is not None:
+            said = f"Today's traffic is what the study replayed: load {studied.words}."
+            typer.echo(said, err=True)
         foresight = foresight_of(view, repository, trace)
     # A further knob stays as the baseline has it.
     chosen = None if limits is None else {**foresight.study.baseline, **limits}

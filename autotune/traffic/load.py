@@ -152,7 +152,12 @@ def compressed(trace: Trace, factor: float) -> Trace:
             hint="choose a load nearer to 1, or --method thin",
         )
     moved = [_at(request, request.timestamp_ms / factor) for request in trace.requests]
-    return trace.with_requests(moved, trace.notes)
+    gaps = tuple(
+        replace(gap, start_ms=gap.start_ms / factor, end_ms=gap.end_ms / factor)
+        for gap in trace.meta.gaps
+    )
+    changed = trace.with_requests(moved, trace.notes)
+    return replace(changed, meta=replace(changed.meta, gaps=gaps))
 
 
 def thinned(trace: Trace, share: float, *, seed: int) -> Trace:

@@ -87,10 +87,10 @@ def figures(trace: Trace) -> dict[str, float | None]:
         "dispersion_10s": seen.dispersion_10s,
     }
     for window_s in WINDOWS_S:
-        index = found[f"dispersion_{window_s:g}s"]
+        index, variation = found[f"dispersion_{window_s:g}s"], None
         if index is not None and seen.rate_per_s is not None:
-            excess = max(0.0, index - 1) / (seen.rate_per_s * window_s)
-            found[f"variation_{window_s:g}s"] = math.sqrt(excess)
+            variation = math.sqrt(max(0.0, index - 1) / (seen.rate_per_s * window_s))
+        found[f"variation_{window_s:g}s"] = variation
     found["reuse"] = seen.reuse
     for tokens in CACHE_TOKENS:
         found[f"reuse_{tokens // 1_000_000}m"] = reused_share(trace, cache_tokens=tokens)
@@ -107,15 +107,19 @@ def table(body: dict[str, Any]) -> list[str]:
     for name, found in body["traces"].items():
         rows = [{"load": 1, "method": "as recorded", **found["recorded"]}, *found["dialled"]]
         for row in rows:
-            reuse = [row["reuse"], *(row[f"reuse_{cache}"] for cache in caches)]
-            whole, *limited = ("-" if each is None else f"{each:.1%}" for each in reuse)
-            lines.append(
-                f"| {name} | {row['load']:g} | {row['method']} | {row['rate_per_s']:.2f} | "
-                f"{row['dispersion_1s']:.2f}, {row['dispersion_10s']:.2f} | "
-                f"{row['variation_1s']:.2f}, {row['variation_10s']:.2f} | {whole} | "
-                f"{', '.join(limited)} |"
-            )
+            cells = [f"{row['load']:g}", row["method"], _shown(row["rate_per_s"])]
+            cells += [
+                ", ".join(_shown(row[f"{figure}_{seconds:g}s"]) for seconds in WINDOWS_S)
+                for figure in ("dispersion", "variation")
+            ]
+            cells.append(_shown(row["reuse"], ".1%"))
+            cells.append(", ".join(_shown(row[f"reuse_{cache}"], ".1%") for cache in caches))
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
+
+
+def _shown(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else f"{value:{form}}"
 
 
 def _means(found: Sequence[dict[str, float | None]]) -> dict[str, float | None]:

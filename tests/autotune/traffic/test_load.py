@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from autotune.errors import TraceError, UsageError
 from autotune.traffic.likeness import reused_share
 from autotune.traffic.load import MOST_LOAD, SPACING_S, Load, compressed, superposed, thinned
 from autotune.traffic.model import MAX_HASH_ID, Trace, TraceRequest
+from autotune.traffic.recording import Gap
 from autotune.traffic.trace import load_trace
 from tests.autotune.traffic.examples import MOONCAKE, request, trace
 
@@ -158,6 +160,15 @@ def test_the_number_is_right_even_within_a_session() -> None:
     turns = [request(turn, hash_ids=tuple(range(turn + 1))) for turn in range(10)]
     kept = thinned(trace(*turns, block_size=100), 0.3, seed=0)
     assert [each.timestamp_ms for each in kept.requests] == [0.0, 1000.0, 2000.0]
+
+
+def test_gaps_of_a_recording_move_with_the_requests() -> None:
+    built = trace(request(0), request(10))
+    gap = Gap(start_ms=4000.0, end_ms=6000.0, requests=3, reason="the disk was full")
+    built = replace(built, meta=replace(built.meta, gaps=(gap,)))
+    (moved,) = compressed(built, 2).meta.gaps
+    assert (moved.start_ms, moved.end_ms, moved.requests) == (2000.0, 3000.0, 3)
+    assert superposed(built, 2, seed=0).meta.gaps == (gap,)
 
 
 def test_requests_at_one_instant_stay_there() -> None:
