@@ -64,7 +64,7 @@ def test_who_is_prefilled_first_decodes_until_the_batch_is_whole() -> None:
 
 
 def test_a_batch_that_would_take_long_to_be_whole_is_left_out() -> None:
-    assert [probe.requests for probe in plan(max_tokens=512).kv] == [32, 8]
+    assert [probe.requests for probe in plan(max_tokens=512).kv] == [32, 8, 16]
     assert [probe.requests for probe in plan(max_tokens=64, max_seqs=64).kv] == [8]
 
 
