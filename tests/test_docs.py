@@ -36,6 +36,8 @@ from autotune.study import (
     calibrate,
     checkup,
     chunking,
+    compare_results,
+    compare_sides,
     costs,
     earned,
     endpoint_replay,
@@ -118,7 +120,8 @@ def test_help_cuts_nothing_off_and_shows_defaults_plainly() -> None:
     for name, command in commands():
         shown = command.make_context(name, ["--help"], resilient_parsing=True).get_help()
         assert "…" not in shown, name
-        assert "..." not in shown.replace("[ARGS]...", ""), name
+        # Arguments of which there may be several.
+        assert "..." not in re.sub(r"(\[ARGS\]|\{[A-Z]+\})\.\.\.", "", shown), name
         assert "[default: (" not in shown, name
         assert "<bool>" not in shown, name
 
@@ -308,6 +311,12 @@ def replay_keys() -> list[str]:
     return [*written, *keys_written(endpoint_replay, "_result")]
 
 
+def comparison_keys() -> list[str]:
+    functions = ("comparison_json", "side_json", "difference_json")
+    written = [key for name in functions for key in keys_written(compare_results, name)]
+    return [*written, *compare_results.RATES, *literals(compare_sides.SideKind)]
+
+
 def calibrate_keys() -> list[str]:
     read = (calibration.Calibration, calibration.Point, calibration.Batch, edges.Edge)
     return [
@@ -370,6 +379,7 @@ def rates() -> list[str]:
         ("endpoints.md", list(get_args(endpoint_checks.CheckName))),
         ("json.md", list(get_args(endpoint_checks.CheckState))),
         ("json.md", keys_written(endpoint_doctor, "endpoint_json")),
+        ("json.md", comparison_keys()),
         ("json.md", calibrate_keys()),
         ("json.md", checkup_keys()),
         ("json.md", [*literals(model_shape.LayerKind), *literals(findings.FindingState)]),

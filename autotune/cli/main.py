@@ -17,6 +17,7 @@ from autotune.cli import (
     best,
     calibrate,
     capture,
+    compare,
     doctor,
     forecast,
     replay,
@@ -56,6 +57,7 @@ app.command("trials")(trials.trials)
 app.command("show")(show.show)
 app.command("studies")(studies.studies)
 app.command("replay")(replay.replay)
+app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("capture")(capture.capture)
 app.command("forecast")(forecast.forecast)

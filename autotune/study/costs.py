@@ -295,12 +295,22 @@ def _log_draws(
     arrays: Mapping[str, NDArray[Any]], names: Sequence[str], classes: Sequence[LengthClass]
 ) -> F8:
     samples = RequestSamples.from_arrays(request_arrays(arrays))
-    columns = [_draws_of(samples, name, classes) for name in names[:-1]]
+    columns = [draws_of(samples, name, classes) for name in names[:-1]]
     with np.errstate(divide="ignore"):
         return np.log(np.stack(columns, axis=1))
 
 
-def _draws_of(samples: RequestSamples, name: str, classes: Sequence[LengthClass]) -> F8:
+def draws_of(
+    samples: RequestSamples,
+    name: str,
+    classes: Sequence[LengthClass],
+    *,
+    resamples: int = RESAMPLES,
+) -> F8:
+    """Return a latency such as ``itl_p99@short`` in each resample, [resamples].
+
+    Replays of one trace draw the same requests in the same resample.
+    """
     metric, _, rest = name.partition("_")
     aggregate, _, class_name = rest.partition("@")
     owner = itl_owner(samples) if metric == "itl" else np.arange(len(samples))
@@ -310,5 +320,5 @@ def _draws_of(samples: RequestSamples, name: str, classes: Sequence[LengthClass]
             inside = class_mask(samples.prompt_tokens, each)
             values = np.where(inside[owner], values, np.nan)
     return bootstrap_draws(
-        values, aggregate, owner=owner, requests=len(samples), resamples=RESAMPLES
+        values, aggregate, owner=owner, requests=len(samples), resamples=resamples
     )
