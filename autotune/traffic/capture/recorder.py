@@ -178,24 +178,25 @@ class Recorder:
 
     def _run(self) -> None:
         while not (self._closing.is_set() and self._waiting.empty()):
-            batch = self._next_batch()
-            try:
-                self._write(batch)
-                self._tell_gaps()
-                self._rotate()
-            # The top of a thread that must go on: without it the queue would fill in silence.
-            except Exception as error:  # noqa: BLE001
-                self.miss(f"the writer failed ({type(error).__name__})", len(batch))
+            self._turn(self._next_batch(0.0 if self._closing.is_set() else _TICK_S))
         self._tell_gaps()
         # No traffic is left to be disturbed, so this thread finishes the last files itself.
         for part in self._closed(self._parts):
             self._finish(part)
         self._finisher.wait()
 
-    def _next_batch(self) -> list[Sighting | Record]:
+    def _turn(self, batch: Sequence[Sighting | Record]) -> None:
+        try:
+            self._write(batch)
+            self._tell_gaps()
+            self._rotate()
+        # The top of a thread that must go on: without it the queue would fill in silence.
+        except Exception as error:  # noqa: BLE001
+            self.miss(f"the writer failed ({type(error).__name__})", len(batch))
+
+    def _next_batch(self, wait_s: float) -> list[Sighting | Record]:
         """Return what waits; wait a moment for it, so that files end without traffic as well."""
         batch: list[Sighting | Record] = []
-        wait_s = 0.0 if self._closing.is_set() else _TICK_S
         try:
             first = self._waiting.get(timeout=wait_s) if wait_s else self._waiting.get_nowait()
             batch += [] if first is None else [first]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from autotune.errors import EnvironmentFault, UsageError
@@ -19,22 +19,31 @@ class Tokenizer(Protocol):
 class HubTokenizer:
     """The tokenizer of a folder or of the hub, through transformers.
 
+    Args:
+        name: of the folder, or at the hub.
+        load: makes transformers' tokenizer, by default ``AutoTokenizer.from_pretrained``.
+
     Raises:
         EnvironmentFault: transformers is not installed.
         UsageError: there is no such tokenizer.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, load: Callable[[str], Any] | None = None) -> None:
         try:
             from jinja2 import TemplateError
-            from transformers import AutoTokenizer
+
+            if load is None:
+                # Takes seconds: it imports torch.
+                from transformers import AutoTokenizer
+
+                load = AutoTokenizer.from_pretrained
         except ImportError as error:
             raise EnvironmentFault(
                 "--tokenizer needs transformers and jinja2",
                 hint="pip install transformers jinja2, or leave --tokenizer out",
             ) from error
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
+            self._tokenizer: Any = load(name)
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"--tokenizer {name}: {' '.join(str(error).split())[:200]}",

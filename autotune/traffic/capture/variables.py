@@ -1,4 +1,4 @@
-"""Environment variables that ask for capture inside ``vllm serve``; importing this costs nothing."""
+"""Names of the environment variables that ask for capture inside ``vllm serve``."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
 from autotune.traffic.capture.forward import Forward
-from autotune.traffic.capture.observe import App, Message, Receive, Scope, Send
+from autotune.traffic.capture.observe import Message, Receive, Scope, Send
 
 WORD = "lorem"
 """What the stub answers, once a token."""
@@ -66,6 +66,10 @@ class Stub:
             await self._whole(send, 200, body, kind)
         elif path.startswith("/status/"):
             status = int(path.rsplit("/", 1)[1])
+            if status in (204, 304):
+                await send({"type": "http.response.start", "status": status, "headers": []})
+                await send(chunk(b"", more=False))
+                return
             await self._whole(send, status, b'{"error": {"message": "as asked"}}')
         elif path == "/gzip":
             packed = gzip.compress(b"x" * 100_000, mtime=0)
@@ -157,10 +161,16 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self.ending = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def main_loop(self) -> None:
+        """Wait without looking ten times a second."""
+        await self.on_tick(0)
+        await self.ending.wait()
 
     @contextmanager
     def capture_signals(self) -> Any:
@@ -168,14 +178,18 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(app: App) -> AsyncIterator[str]:
+async def served(
+    app: Any, *, own_headers: bool = True, lifespan: Literal["on", "off"] = "off"
+) -> AsyncIterator[str]:
     """Serve an application on a free port within the block; give its address."""
     listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     server = _Server(
         uvicorn.Config(
             app,
-            lifespan="off",
+            lifespan=lifespan,
+            server_header=own_headers,
+            date_header=own_headers,
             log_config=None,
             log_level="critical",
             timeout_graceful_shutdown=1,
@@ -186,12 +200,12 @@ async def served(app: App) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
+        server.ending.set()
         await running
 
 
 @asynccontextmanager
 async def proxied(upstream: str, wrap: Any) -> AsyncIterator[str]:
     """Serve the proxy before ``upstream``; ``wrap`` has what passes observed."""
-    async with Forward(upstream) as forward, served(wrap(forward)) as address:
+    async with Forward(upstream) as forward, served(wrap(forward), own_headers=False) as address:
         yield address
