@@ -26,6 +26,7 @@ Kind = Literal["vllm", "openai"]
 NO_KEY = "EMPTY"
 """What is sent where no key is set, as the documentation of vLLM does."""
 
+_RESERVED_NAMES = ("default",)
 _EXAMPLE = "for example local: {base_url: http://127.0.0.1:8000/v1, model: NAME}"
 _KEY_HINT = "write api_key_env: NAME of a variable, or api_key_file: PATH"
 
@@ -100,7 +101,7 @@ class EndpointSettings(BaseModel):
                 )
         elif self.api_key_file is not None:
             try:
-                found = read_small(self.api_key_file)
+                found = read_small(self.api_key_file.expanduser())
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
                 raise UsageError(
@@ -138,6 +139,12 @@ def parse_endpoints(given: object, *, where: str) -> dict[str, EndpointSettings]
         return {}
     if not isinstance(given, dict):
         raise UsageError(f"{where}: endpoints: must be `NAME: settings` pairs", hint=_EXAMPLE)
+    for name in given:
+        if str(name) in _RESERVED_NAMES or str(name).endswith((".yaml", ".yml")):
+            raise UsageError(
+                f"{where}: endpoints: {name} cannot be the name of one",
+                hint="autotune compare takes it for an engine: choose another",
+            )
     return {
         str(name): _parse(value, f"{where}: endpoints: {name}") for name, value in given.items()
     }

@@ -126,6 +126,8 @@ class Endpoint:
                     keepalive_expiry=_KEEPALIVE_S,
                 ),
                 trust_env=not self.asked.local,
+                # A redirected POST becomes a GET, and loses its key on the way.
+                follow_redirects=False,
             ),
         )
 
@@ -387,6 +389,7 @@ def _answer(error: Any) -> Answer:
         response.status_code,
         response.headers.get("content-type", ""),
         response.text[:_BODY_CHARACTERS],
+        response.headers.get("location", ""),
     )
 
 

@@ -6,7 +6,9 @@ before it is quoted, since servers repeat keys and prompts in their errors.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import socket
 import ssl
@@ -124,16 +126,21 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer over HTTP that was no stream of the API; ``body`` may be its beginning alone."""
+    """An answer over HTTP that was no stream of the API.
+
+    ``body`` may be its beginning alone; ``location`` is where a redirection leads.
+    """
 
     status: int
     content_type: str
     body: str
+    location: str = ""
 
 
 def quoted(text: str, secrets: Sequence[str] = ()) -> str:
     """Return the first characters of what a server said, without secrets, on one line."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+    # Of one or two characters the text would be full.
+    for secret in sorted((s for s in secrets if len(s) > 2), key=len, reverse=True):
         text = text.replace(secret, "***")
         # A long one may have been repeated in part.
         if len(secret) > 64:
@@ -149,6 +156,11 @@ def of_answer(answer: Answer, asked: Asked) -> Fault:
     """Return the cause of an answer with a status of 400 and more."""
     said = _said(answer, asked)
     status = f"HTTP {answer.status}"
+    if 300 <= answer.status < 400:
+        # What follows a ? may be a secret.
+        where = quoted(answer.location.partition("?")[0], asked.secrets) or "nowhere"
+        message = f"{status}: {asked.doing} is redirected to {where}"
+        return Fault(message, f"write that, without {asked.doing}, as base_url", by_setting=True)
     if answer.status in (401, 403):
         message = f"{status}: the server refuses the key{said}"
         return Fault(message, _key_hint(asked), fatal=True, by_setting=True)
@@ -283,6 +295,13 @@ def _of_system(error: BaseException, asked: Asked) -> Fault | None:
             f"nothing listens at {asked.place}: the connection was refused",
             "start the server, or correct host and port in base_url",
         )
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return Fault(
+            "this machine allows no more open connections",
+            "raise the limit: ulimit -n 65536; each request that runs has one",
+        )
+    if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return Fault(f"no way to {asked.place}: {os.strerror(error.errno).lower()}", _ON_THE_WAY)
     return None
 
 

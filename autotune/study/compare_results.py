@@ -114,9 +114,10 @@ def _caveats_of(side: SideResult, traffic: Traffic) -> list[str]:
             "those between deliveries."
         )
     if side.failed:
+        cause = next((error for each in side.replays for error in each.errors), "")
         found.append(
-            f"{name}: {side.failed} of {side.requests} requests failed; each counts as infinitely "
-            "late."
+            f"{name}: {side.failed} of {side.requests} requests failed, and count as infinitely "
+            f"late{': ' if cause else ''}{cause}."
         )
     budget = Budget(traffic.budget.absolute)
     late = [fault for each in side.measured if (fault := client_bound(each, budget)) is not None]

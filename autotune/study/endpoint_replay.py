@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -114,6 +115,8 @@ def _result(
     late = client_bound(measurement, budget)
     if late is not None:
         follower.say(f"{late.failure_class}: {late.evidence}; do not trust these figures")
+    for sentence in failures_of(source):
+        follower.say(sentence)
     if not replayed.forced:
         follower.say("lengths not forced: answers end where the model ends them")
     endpoint = source.endpoint.settings
@@ -167,6 +170,12 @@ async def replay_once_over_http(
         raise error_of(_first(refusals).fault, name) from None
     _check_any(samples, source)
     return _as_counted(samples, source, salt, progress)
+
+
+def failures_of(source: EndpointSource) -> list[str]:
+    """Return the causes of single requests that failed, the most frequent ones, in sentences."""
+    causes = Counter(fault.message for fault in source.faults).most_common(_ERRORS_KEPT)
+    return [f"failed: {count} of the requests: {message}" for message, count in causes]
 
 
 def prepare(trace: Trace, *, seed: int, ids: range) -> list[PreparedRequest]:

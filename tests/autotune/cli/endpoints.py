@@ -49,7 +49,8 @@ def fault_row(case: FaultCase, err: str) -> str:
     """Return the row of a case in the table, given what was said on stderr."""
     said = [line for line in err.splitlines() if line.startswith(("error: ", "hint: "))]
     if case.code == 0:
-        said = [f"{REQUESTS - case.failed} of {REQUESTS} requests count"]
+        said = [line for line in err.splitlines() if line.startswith("failed: ")]
+        said.append(f"{REQUESTS - case.failed} of {REQUESTS} requests count")
     cells = (case.what, str(case.code), "<br>".join(map(_code, said)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

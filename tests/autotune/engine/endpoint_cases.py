@@ -209,6 +209,14 @@ CASES: Mapping[str, tuple[FaultCase, ...]] = {
             "/chat/completions would come twice", settings=at("/v1/chat/completions"), asked=0,
         ),
         FaultCase(
+            "a redirection", 2, "HTTP 301: /models is redirected to https://example.com/v1/models",
+            "as base_url",
+            Script(
+                whole={"": Whole(301, "", HTML, f"https://example.com/v1/models?key={KEY}")}
+            ),
+            asked=0,
+        ),
+        FaultCase(
             "a model that is not served", 2, "HTTP 404: the server has no model 'm'",
             "it serves served-1, served-2", Script(models=OTHERS), asked=1,
         ),

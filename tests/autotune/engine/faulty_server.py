@@ -44,6 +44,7 @@ class Whole:
     status: int
     body: str
     content_type: str = JSON
+    location: str = ""
 
 
 def event(value: object) -> bytes:
@@ -161,6 +162,7 @@ class FaultyServer:
         whole = self._whole(asked)
         if whole is not None:
             head = f"HTTP/1.1 {whole.status} X\r\ncontent-type: {whole.content_type}\r\n"
+            head += f"location: {whole.location}\r\n" if whole.location else ""
             body = whole.body.encode()
             writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
