@@ -2,8 +2,8 @@
 
 ``{"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 521,
 "output_length": 132, "type": "text", "turn": 1, "hash_ids": [1089, …]}``. The turns of a chat are
-requests of their own, as recorded. Source: Wang et al., KVCache in the Wild, USENIX ATC 2025,
-``qwen-bailian-usagetraces-anon``, Apache-2.0.
+requests of their own, as recorded. Source: ``alibaba-edu/qwen-bailian-usagetraces-anon`` (Wang et
+al., USENIX ATC 2025).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type``, later ones with
 ``Session ID`` and ``Elapsed time`` as well. Columns are found by their names. Source: Wang et al.,
-BurstGPT, KDD 2025 (arXiv 2401.17644), CC-BY-4.0: no response tokens mean a failure.
+BurstGPT (arXiv 2401.17644), whose description says that no response tokens are a failure.
 """
 
 from __future__ import annotations

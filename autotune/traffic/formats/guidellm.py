@@ -80,7 +80,8 @@ def _requests(benchmark: Row) -> Iterator[tuple[str, Row]]:
 
 def _total(benchmark: Row) -> int:
     totals = object_of(benchmark.get("request_totals", benchmark.get("run_stats")))
-    return optional_count(totals, "total") or 0
+    total = totals.get("total")
+    return total if isinstance(total, int) else 0
 
 
 def _recorded(row: Row, status: str, clock: Clock) -> Found:
