@@ -4,6 +4,7 @@ AutotuneError                 exit 1
 ├── UsageError                exit 2    an option, a file or a value the user gave
 │   └── TraceError                      a trace that cannot be read, with its line
 ├── NothingFeasible           exit 3    finished, but nothing keeps the budget
+├── NoLongerApplies           exit 3    an export is about something else than what is here
 ├── EnvironmentFault          exit 4    GPU, disk, database or model
 ├── TooManyFailures           exit 5    failures of one class in a row
 └── LeaseHeld                 exit 75   another controller has the study or the GPU
@@ -39,6 +40,12 @@ class TraceError(UsageError):
 
 class NothingFeasible(AutotuneError):
     """The study finished and no candidate keeps the budget."""
+
+    exit_code = 3
+
+
+class NoLongerApplies(AutotuneError):
+    """An export was checked, and does not do here what its study says."""
 
     exit_code = 3
 

@@ -17,6 +17,7 @@ from autotune.cli import (
     best,
     calibrate,
     capture,
+    check,
     compare,
     doctor,
     forecast,
@@ -60,6 +61,7 @@ app.command("replay")(replay.replay)
 app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("capture")(capture.capture)
+app.command("check")(check.check)
 app.command("forecast")(forecast.forecast)
 app.command("doctor")(doctor.doctor)
 app.add_typer(trace.app)

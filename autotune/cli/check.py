@@ -1,0 +1,233 @@
+"""``autotune check``: whether an export still applies, alone or where it is served."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli.options import (
+    Classes,
+    Format,
+    OutputFormat,
+    SilenceTimeout,
+    StartTimeout,
+    Storage,
+    StudyName,
+    TooLong,
+    Window,
+    folder_of,
+)
+
+if TYPE_CHECKING:
+    from autotune.settings import TuneSettings
+    from autotune.study.check_export import Exported
+    from autotune.study.view import StudyView
+    from objectives.samples import RequestSamples
+    from storage.repository import Repository
+
+
+def check(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Export of autotune best, YAML or JSON. [default: what the study would export]",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Start vLLM's own server with it, and replay against that."),
+    ] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            help="Traffic of now, to say how far it has moved; with --serve what is replayed. "
+            "[default: that of the study]",
+            show_default=False,
+        ),
+    ] = None,
+    window: Window = None,
+    load: Annotated[
+        float | None,
+        typer.Option(help="With --serve: how many times the traffic. [default: as in the study]"),
+    ] = None,
+    classes: Classes = None,
+    too_long: TooLong = None,
+    storage: Storage = None,
+    study_name: StudyName = None,
+    warmup_s: Annotated[
+        float, typer.Option(min=0.0, help="With --serve: seconds of the window that warm up.")
+    ] = 30.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
+    start_timeout_s: StartTimeout = None,
+    silence_timeout_s: SilenceTimeout = None,
+    log_folder: Annotated[
+        Path,
+        typer.Option(help="Where the server's log goes.", parser=folder_of, metavar="PATH"),
+    ] = Path("autotune-logs"),
+    output: Annotated[
+        Path | None, typer.Option(help="Write the JSON here as well.", show_default=False)
+    ] = None,
+    output_format: Format = OutputFormat.TABLE,
+) -> None:
+    """Say whether an export still applies: to this vLLM, device, model and traffic.
+
+    With --serve: serve it, prove that its values are in force, and compare with what the study
+    promised. Exit code 3 if it no longer applies.
+    """
+    import json
+    import os
+    from dataclasses import replace
+
+    from autotune.cli.check_words import check_lines
+    from autotune.cli.files import write_text
+    from autotune.cli.tables import console
+    from autotune.cli.watch import ScreenWatcher
+    from autotune.errors import NoLongerApplies
+    from autotune.study.check import check_here
+    from autotune.study.check_here import look_around
+    from autotune.study.check_serve import check_served
+    from autotune.user_files import check_destination
+    from storage.codec import plain
+    from storage.database import resolve_url
+
+    if output is not None:
+        check_destination(output)
+    exported, view, samples = _at_hand(file, resolve_url(storage, os.environ), study_name)
+    given = {
+        "trace": trace,
+        "window": window,
+        "load": load,
+        "classes": classes,
+        "too_long": too_long,
+        "warmup_s": warmup_s,
+        "seed": seed,
+        "start_timeout_s": start_timeout_s,
+        "silence_timeout_s": silence_timeout_s,
+        "log_folder": log_folder,
+    }
+    settings = _replayed(exported, view, given) if serve else None
+    checked = check_here(
+        exported,
+        look_around(),
+        view=view,
+        samples=samples,
+        trace=None if serve else trace,
+        window=window,
+    )
+    if settings is not None:
+        with ScreenWatcher() as watcher:
+            flags = None if view is None else view.study.spec["flags"]
+            served = check_served(exported, settings, watcher, flags=flags)
+        checked = replace(checked, served=served)
+    text = json.dumps(plain(checked.to_json(), name="check"), indent=2, allow_nan=False)
+    if output_format is OutputFormat.JSON:
+        typer.echo(text)
+    else:
+        typer.echo("\n".join(check_lines(checked, width=console().width)))
+    if output is not None:
+        write_text(output, text + "\n", hint="the result is on stdout")
+    if checked.against:
+        raise NoLongerApplies(
+            f"{exported.source} no longer applies: {'; '.join(checked.against)}",
+            hint="measure anew with `autotune tune`, or correct what was changed",
+        )
+
+
+def _at_hand(
+    file: Path | None, url: str, study_name: str | None
+) -> tuple[Exported, StudyView | None, RequestSamples | None]:
+    """Return an export, and of its study what a database has; a file needs no database."""
+    from autotune.study.check_export import read_export
+    from storage.errors import StorageError
+    from storage.repository import open_repository
+
+    exported = None if file is None else read_export(file)
+    with ExitStack() as stack:
+        try:
+            repository = stack.enter_context(open_repository(url, create=False))
+            if exported is None:
+                return _of_study(repository, study_name)
+            name = study_name or str(exported.provenance.get("study") or "")
+            if not name:
+                return exported, None, None
+            return _with_study(exported, repository, name)
+        except StorageError:
+            if exported is None or study_name is not None:
+                raise
+            return exported, None, None
+
+
+def _of_study(
+    repository: Repository, study_name: str | None
+) -> tuple[Exported, StudyView, RequestSamples | None]:
+    from autotune.errors import NothingFeasible, UsageError
+    from autotune.study.check_export import of_export
+    from autotune.study.view import load_view, make_export
+
+    view = load_view(repository, study_name)
+    name = view.study.name
+    if view.judgement is None:
+        raise UsageError(
+            f"study {name!r} has no finished trial yet",
+            hint="autotune trials shows what happened",
+        )
+    if view.judgement.chosen is None:
+        raise NothingFeasible(
+            f"study {name!r} has nothing to export", hint="autotune best says why"
+        )
+    exported = of_export(make_export(view, view.judgement.chosen), f"study {name!r}")
+    return exported, view, _samples(exported, repository, view)
+
+
+def _with_study(
+    exported: Exported, repository: Repository, name: str
+) -> tuple[Exported, StudyView, RequestSamples | None]:
+    from autotune.study.view import StudyView
+
+    study = repository.study(name)
+    view = StudyView(study, repository.trials(study.id), judgement=None)
+    return exported, view, _samples(exported, repository, view)
+
+
+def _samples(exported: Exported, repository: Repository, view: StudyView) -> RequestSamples | None:
+    """Return those of the trial that an export names, None without it."""
+    from objectives.samples import RequestSamples
+    from objectives.steps import Steps
+
+    numbers = exported.provenance.get("trials")
+    if not isinstance(numbers, list) or numbers[-1] not in [t.number for t in view.trials]:
+        return None
+    arrays = repository.samples(view.study.id, numbers[-1])
+    return RequestSamples.from_arrays(Steps.split(arrays)[1]) if arrays else None
+
+
+def _replayed(exported: Exported, view: StudyView | None, given: dict[str, Any]) -> TuneSettings:
+    """Return what is replayed against the server: what was given, else that of the study."""
+    from autotune.errors import UsageError
+    from autotune.settings import load_settings
+
+    told = exported.provenance
+    own_window = told.get("window")
+    own = {
+        "model": exported.model or "none",
+        "trace": told.get("trace"),
+        "budget": told.get("budget") or "",
+    }
+    if given["trace"] is None:
+        if own["trace"] is None:
+            raise UsageError(
+                f"{exported.source} does not say which traffic it was measured with",
+                hint="give one with --trace",
+            )
+        own["window"] = None if own_window == "all" else own_window
+        factor = told.get("load")
+        own["load"] = None if factor == 1 else factor
+    if view is not None:
+        own["classes"] = view.study.spec["classes"] or None
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return load_settings(None, {**own, **chosen}, command="check")

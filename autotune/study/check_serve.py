@@ -1,0 +1,389 @@
+"""An export served by vLLM's own server, and what the study promised held against it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.endpoint_settings import EndpointSettings
+from autotune.engine.endpoint import EndpointFailed, EndpointSource, open_endpoint
+from autotune.engine.protocol import TrialFailed
+from autotune.engine.serve import Gone, Server, serve_command
+from autotune.engine.serve_report import Proof, Report
+from autotune.errors import EnvironmentFault, UsageError
+from autotune.settings import TuneSettings
+from autotune.study.check_export import Exported
+from autotune.study.endpoint_replay import (
+    NO_LIMIT,
+    ORDINARY_IDS,
+    EndpointReplay,
+    replay_once_over_http,
+)
+from autotune.study.replays import client_bound, warmup_requests
+from autotune.study.session import (
+    Follower,
+    Traffic,
+    end_earlier_runs,
+    fit_traffic,
+    log_of_one_engine,
+    read_traffic,
+)
+from objectives.budget import is_feasible
+from objectives.limits import METRICS, Budget
+from objectives.measurement import Measurement, measure
+
+SERVED = "served"
+"""Name of the endpoint in errors."""
+
+FIRST_PROMPT = 64
+"""Tokens of the first prompt. With 4 or fewer the first request kills vLLM 0.32 on a CPU with
+AMX: its product of so few rows does without these instructions and so does not ask the kernel
+for them, and its attention then uses them unasked (SIGILL)."""
+
+_RATES = ("output_throughput", "request_throughput", "total_token_throughput", "goodput")
+_OF_THE_SERVER = ("api_key", "ssl_keyfile", "ssl_certfile", "uds", "root_path", "headless", "grpc")
+_REFUSED = re.compile(r"error: (unrecognized arguments|argument )|validation errors? for ")
+_REPORT_PATH = "/server_info?config_format=json"
+_FILE = "serve.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One metric as promised and as served.
+
+    Attributes:
+        name: of the metric.
+        promised: by the study, measured in process.
+        low, high: of its interval there; None where there is no such bound.
+        served: over HTTP.
+        added: by HTTP, in the metric's own unit.
+        ratio: added per promised: 0.1 is 10 % more.
+        within: whether what was served lies in the interval; None without one.
+    """
+
+    name: str
+    promised: float
+    low: float | None
+    high: float | None
+    served: float
+    added: float
+    ratio: float | None
+    within: bool | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """What came of serving an export.
+
+    Attributes:
+        command: that was run.
+        log: the server's output.
+        refusal: why vLLM does not start with the file, in its words; None where it does.
+        start_s: until it took requests.
+        first_token_s: from the first request to its token.
+        kv_cache_tokens: that the server reports.
+        proofs: one for each value of the file.
+        measurement: of the replay; None where there was none.
+        replay: the same by requests.
+        same_traffic: whether it was that of the study, without which nothing is compared.
+        budget: that was judged by, in ms.
+        kept: whether the replay keeps the budget; None without one.
+        compared: what was promised with what was served.
+        late: why the client's figures do not count; None where they do.
+        gone: what became of the server.
+    """
+
+    command: tuple[str, ...]
+    log: Path
+    refusal: str | None = None
+    start_s: float | None = None
+    first_token_s: float | None = None
+    kv_cache_tokens: int | None = None
+    proofs: tuple[Proof, ...] = ()
+    measurement: Measurement | None = None
+    replay: EndpointReplay | None = None
+    same_traffic: bool = False
+    budget: Budget | None = None
+    kept: bool | None = None
+    compared: tuple[Compared, ...] = ()
+    late: str | None = None
+    gone: Gone | None = None
+
+    @property
+    def differing(self) -> tuple[Proof, ...]:
+        """The values of the file that are not in force."""
+        return tuple(each for each in self.proofs if each.state == "differs")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        measured = self.measurement
+        return {
+            "command": list(self.command),
+            "log": str(self.log),
+            "refusal": self.refusal,
+            "start_s": self.start_s,
+            "first_token_s": self.first_token_s,
+            "kv_cache_tokens": self.kv_cache_tokens,
+            "values": [asdict(each) for each in self.proofs],
+            "requests": None if measured is None else measured.requests,
+            "failed_requests": None if measured is None else measured.failed_requests,
+            "send_lag_p99_ms": None if measured is None else measured.send_lag_p99_ms,
+            "usage": None if self.replay is None else self.replay.usage,
+            "metrics": {} if measured is None else _latencies(measured.metrics),
+            "same_traffic": self.same_traffic,
+            "budget": None if self.budget is None else self.budget.text,
+            "kept": self.kept,
+            "compared": [asdict(each) for each in self.compared],
+            "late": self.late,
+            "gone": None
+            if self.gone is None
+            else {**asdict(self.gone), "proved": self.gone.proved},
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What was learnt while the server ran."""
+
+    first_token_s: float
+    report: Report
+    traffic: Traffic
+    replay: EndpointReplay
+
+
+def check_served(
+    exported: Exported,
+    settings: TuneSettings,
+    follower: Follower,
+    *,
+    command: Sequence[str] | None = None,
+    flags: Mapping[str, Mapping[str, str | None]] | None = None,
+) -> Served:
+    """Serve an export, replay traffic against it, and stop it again.
+
+    Args:
+        exported: what is served, unchanged.
+        settings: trace, window, load, classes, warm-up and timeouts of the replay.
+        follower: who is told.
+        command: what starts a server, to which options are added; by default the installed vLLM.
+        flags: spelling of the options, for an export that is no file yet.
+
+    Raises:
+        UsageError: the file says what cannot be served on loopback; the trace cannot be used.
+        EnvironmentFault: there is no vLLM, or its server died for a reason that is not the file.
+    """
+    _check_servable(exported)
+    given = read_traffic(settings)
+    for sentence in given.trace.notes.sentences():
+        follower.say(sentence)
+    end_earlier_runs(follower.say)
+    log = log_of_one_engine(settings, SERVED)
+    path = _written(exported, log.parent / _FILE, flags)
+    server = Server(
+        serve_command() if command is None else command,
+        ("--config", str(path)),
+        log=log,
+        start_timeout_s=settings.start_timeout_s,
+    )
+    follower.say(f"starting {' '.join(server.command)}")
+    with server:
+        try:
+            start_s = server.wait_until_ready()
+        except TrialFailed as outcome:
+            return _refused(server, outcome)
+        follower.say(f"it takes requests after {start_s:.1f} s; asking for a first token")
+        try:
+            seen = asyncio.run(_use(server, exported, given, settings, follower))
+            # Requests that fail with the server would count as those that it served badly.
+            server.check_alive()
+        except EnvironmentFault as fault:
+            raise _blamed(server, fault) from fault
+        except TrialFailed as outcome:
+            raise EnvironmentFault(str(outcome), hint=f"its log is {log}") from outcome
+        gone = server.stop()
+    return replace(_judged(exported, seen, server), start_s=start_s, gone=gone)
+
+
+def _check_servable(exported: Exported) -> None:
+    if exported.model is None:
+        raise UsageError(
+            f"{exported.source} names no model", hint="add a line `model: NAME` to it"
+        )
+    for name in _OF_THE_SERVER:
+        if name in exported.settings:
+            raise UsageError(
+                f"{exported.source}: {name.replace('_', '-')} is about the server, not the engine",
+                hint="leave it out of what is checked: the server listens on loopback, in plain "
+                "HTTP and without a key",
+            )
+
+
+def _written(
+    exported: Exported, path: Path, flags: Mapping[str, Mapping[str, str | None]] | None
+) -> Path:
+    """Return the exported file itself, or one that is made of what a study has stored."""
+    if exported.text is not None:
+        return Path(exported.source).resolve()
+    text = exported.served_text(flags)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write {path}: {error.strerror}", hint="choose another --log-folder"
+        ) from error
+    return path
+
+
+def _refused(server: Server, outcome: TrialFailed) -> Served:
+    """Return that vLLM does not take the file.
+
+    Raises:
+        EnvironmentFault: it did not start for another reason.
+    """
+    failure = outcome.failure
+    gone = server.stop()
+    by_file = failure.failure_class == "refused_argument" or _REFUSED.search(failure.evidence)
+    if not by_file:
+        raise EnvironmentFault(
+            f"the server did not start: {failure.failure_class}: {failure.evidence}",
+            hint=f"its log is {server.log}",
+        ) from outcome
+    return Served(server.command, server.log, refusal=failure.evidence, gone=gone)
+
+
+def _blamed(server: Server, fault: EnvironmentFault) -> EnvironmentFault:
+    """Return what the server's own log says of a fault that the client saw."""
+    failure = server.why_failed(fault.message)
+    return EnvironmentFault(
+        f"{fault.message}; the server says: {failure.evidence}"
+        if failure.evidence not in fault.message
+        else fault.message,
+        hint=f"its log is {server.log}",
+    )
+
+
+async def _use(
+    server: Server,
+    exported: Exported,
+    given: Traffic,
+    settings: TuneSettings,
+    follower: Follower,
+) -> _Seen:
+    """Ask for a token, for the report, and for the traffic."""
+    endpoint = EndpointSettings(
+        base_url=server.base_url,
+        model=_served_name(exported),
+        kind="vllm",
+        silence_timeout_s=settings.silence_timeout_s,
+    )
+    async with open_endpoint(SERVED, endpoint) as source:
+        first_token_s = await _first_token(source)
+        report = _report(server)
+        traffic = fit_traffic(given, settings, source.served.max_model_len or NO_LIMIT)
+        for sentence in traffic.trace.notes.since(given.trace.notes):
+            follower.say(sentence)
+        replay = await replay_once_over_http(
+            source,
+            traffic.trace,
+            seed=settings.seed,
+            salt=f"check-{time.time_ns():x}",
+            warmup=warmup_requests(traffic.trace, settings.warmup_s),
+            follower=follower,
+        )
+    return _Seen(first_token_s, report, traffic, replay)
+
+
+def _served_name(exported: Exported) -> str:
+    names = exported.settings.get("served_model_name")
+    first = names[0] if isinstance(names, list) and names else names
+    return str(first or exported.model)
+
+
+async def _first_token(source: EndpointSource) -> float:
+    """Return the seconds to a token of a first answer; ``/health`` alone promises none.
+
+    Raises:
+        EnvironmentFault: there is none.
+    """
+    prompt = ORDINARY_IDS[:FIRST_PROMPT]
+    begun_s = time.monotonic()
+    try:
+        stream = source.endpoint.complete(prompt, 1, salt="autotune-check", priority=0)
+        tokens = sum([new async for new, _ in stream])
+    except EndpointFailed as failed:
+        raise EnvironmentFault(
+            f"the server takes requests and gives no token: {failed.fault.message}",
+            hint=failed.fault.hint,
+        ) from None
+    if not tokens:
+        raise EnvironmentFault("the server's first answer has no token")
+    return time.monotonic() - begun_s
+
+
+def _report(server: Server) -> Report:
+    info = ""
+    # Without it nothing is proved, which is then said of every value.
+    with suppress(OSError, http.client.HTTPException):
+        status, body = server.get(_REPORT_PATH)
+        info = body if status == http.client.OK else ""
+    return Report.of(info, server.output())
+
+
+def _judged(exported: Exported, seen: _Seen, server: Server) -> Served:
+    traffic = seen.traffic
+    budget = Budget(traffic.budget.absolute)
+    measurement = measure(seen.replay.samples, classes=traffic.classes, budget=budget)
+    same = traffic.trace.sha256 == exported.provenance.get("trace_sha256")
+    late = client_bound(measurement, budget)
+    return Served(
+        command=server.command,
+        log=server.log,
+        first_token_s=seen.first_token_s,
+        kv_cache_tokens=seen.report.kv_cache_tokens,
+        proofs=seen.report.prove({"model": exported.model, **exported.settings}),
+        measurement=measurement,
+        replay=seen.replay,
+        same_traffic=same,
+        budget=budget if budget.limits else None,
+        kept=is_feasible(budget, measurement.metrics, measurement.failed_requests)
+        if budget.limits
+        else None,
+        compared=compare(exported, measurement.metrics) if same else (),
+        late=None if late is None else late.evidence,
+    )
+
+
+def compare(exported: Exported, served: Mapping[str, float | None]) -> tuple[Compared, ...]:
+    """Return every latency and rate that was promised and that was served."""
+    found = []
+    for name, promised in exported.metrics.items():
+        now = served.get(name)
+        if promised is None or now is None or not _compares(name):
+            continue
+        if not (math.isfinite(promised) and math.isfinite(now)):
+            continue
+        low, high = exported.intervals.get(name, (None, None))
+        within = None
+        if name in exported.intervals:
+            within = (low is None or now >= low) and (high is None or now <= high)
+        added = now - promised
+        ratio = added / promised if promised > 0 else None
+        found.append(Compared(name, promised, low, high, now, added, ratio, within))
+    return tuple(found)
+
+
+def _compares(name: str) -> bool:
+    return name in _RATES or name.partition("_")[0] in METRICS
+
+
+def _latencies(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: value for name, value in metrics.items() if _compares(name)}
