@@ -162,6 +162,30 @@ TRACES = (
         ("trace", "inspect", "a.csv"), 2, "a.csv:1: ", "did you mean 'GeneratedTokens'?",
         file_of("a.csv", "TIMESTAMP,ContextTokens,Generated\n2024-05-10 00:00:00,5,5\n"),
     ),
+    Case(
+        "a page of the web in place of a trace", ("trace", "import", "a.json", "t.jsonl"), 2,
+        "a.json: is an HTML page", "download it once more", file_of("a.json", "<!doctype html>"),
+    ),
+    Case(
+        "a data set without times", ("trace", "import", "a.json", "t.jsonl"), 2,
+        "a.json: conversations have no times", "--rate 5",
+        file_of("a.json", '[{"conversations": [{"value": "a"}, {"value": "b"}]}]'),
+    ),
+    Case(
+        "results without their requests", ("trace", "inspect", "a.json"), 2,
+        "a.json: has the figures of a benchmark", "--save-detailed",
+        file_of("a.json", '{"request_throughput": 1.5, "total_input_tokens": 7}'),
+    ),
+    Case(
+        "a rate for a trace that has times",
+        ("trace", "import", "t.jsonl", "u.jsonl", "--rate", "5"), 2,
+        "--rate means nothing for t.jsonl", "leave --rate out", trace_of(request()),
+    ),
+    Case(
+        "a salt that can be guessed",
+        ("trace", "redact", "demo:mixed", "t.jsonl", "--salt-file", "salt"), 2,
+        "the salt has 3 bytes", "head -c 32", file_of("salt", "abc"),
+    ),
 )  # fmt: skip
 
 BUDGETS = (

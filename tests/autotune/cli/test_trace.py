@@ -14,8 +14,10 @@ from autotune.demo import resolve_trace
 from autotune.errors import AutotuneError, TraceError, UsageError
 from autotune.traffic.formats import FORMATS
 from autotune.traffic.formats.native import meta_path
+from autotune.traffic.inspect import describe
 from autotune.traffic.scenarios import SCENARIOS
 from autotune.traffic.trace import load_trace
+from tests.autotune.traffic.examples import MOONCAKE
 
 ROOT = Path(__file__).resolve().parents[3]
 AZURE = """\
@@ -59,6 +61,59 @@ def test_import_obeys_the_format(azure: Path, tmp_path: Path) -> None:
     assert isinstance(error, TraceError)
     assert "azure.csv:1: " in error.message
     assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_import_makes_arrivals_where_there_are_none(tmp_path: Path) -> None:
+    source, destination = tmp_path / "share.json", tmp_path / "a.jsonl"
+    turns = [{"from": "human", "value": "SECRET " * 40}, {"from": "gpt", "value": "SECRET"}]
+    source.write_text(json.dumps([{"conversations": turns}] * 20))
+    assert isinstance(failure("import", source, destination), UsageError)
+    result = run("import", source, destination, "--rate", "5", "--seed", "3")
+    assert result.exit_code == 0
+    assert "arrivals were made, a Poisson process of 5 requests/s (seed 3)" in result.stderr
+    assert "Lengths of texts are estimates" in result.stderr
+    trace = load_trace(destination)
+    assert trace.meta.requests == 20
+    assert trace.meta.prefixes == "estimated"
+    written = destination.read_text() + meta_path(destination).read_text()
+    assert "SECRET" not in written + result.stderr + result.stdout
+    assert json.loads(run("inspect", destination, "--format", "json").stdout)["requests"] == 20
+
+
+def test_import_joins_a_batch_with_its_answers(tmp_path: Path) -> None:
+    source, answers = tmp_path / "batch.jsonl", tmp_path / "answers.jsonl"
+    body = {"prompt": "a" * 99, "max_tokens": 500}
+    source.write_text(json.dumps({"custom_id": "1", "url": "/v1/completions", "body": body}))
+    usage = {"prompt_tokens": 30, "completion_tokens": 7}
+    response = {"status_code": 200, "body": {"usage": usage}}
+    answers.write_text(json.dumps({"custom_id": "1", "response": response}))
+    destination = tmp_path / "a.jsonl"
+    assert run("import", source, destination, "--rate", "5", "--answers", answers).exit_code == 0
+    assert load_trace(destination).output_lengths.tolist() == [7]
+
+
+@pytest.mark.shared
+def test_a_recorded_trace_is_imported_and_redacted(tmp_path: Path) -> None:
+    imported, clean = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    assert run("import", MOONCAKE, imported).exit_code == 0
+    result = run("redact", imported, clean)
+    assert result.exit_code == 0
+    assert "Texts removed from 0 requests" in result.stderr
+    before, after = load_trace(imported), load_trace(clean)
+    assert after.timestamps_s.tolist() == before.timestamps_s.tolist()
+    assert after.meta.prefixes == before.meta.prefixes
+    assert describe(after) == describe(before)
+    assert not {*after.requests[0].hash_ids} & {*before.requests[0].hash_ids}
+
+
+def test_redact_takes_a_salt(tmp_path: Path) -> None:
+    salt = tmp_path / "salt"
+    salt.write_bytes(bytes(range(32)))
+    for name in ("a.jsonl", "b.jsonl"):
+        arguments = ("redact", "demo:mixed", tmp_path / name, "--salt-file", salt)
+        assert run(*arguments, "--drop-models").exit_code == 0
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    assert (tmp_path / "a.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def test_inspect_draws_the_demo_trace() -> None:
