@@ -180,7 +180,7 @@ class TuneSettings(BaseModel):
         except ValueError:
             factor = math.nan
         if isinstance(load, bool) or not 0 < factor <= _MOST_LOAD:
-            raise ValueError(f"must be {AUTO}, or a number above 0 and at most {_MOST_LOAD}")
+            raise ValueError(f"must be above 0 and at most {_MOST_LOAD}, or {AUTO} in a study")
         return factor
 
     @field_validator("engine_args")

@@ -9,6 +9,7 @@ from autotune.candidates.lattice import SEQS, TOKENS, integer
 from autotune.engine.protocol import EngineInfo
 from autotune.engine.supervisor import Description
 from autotune.errors import TraceError, UsageError
+from autotune.forecast.compiled import COMPILED
 from autotune.forecast.forecaster import forecast_obstacle, log_metrics
 from autotune.forecast.goal import Goal
 from autotune.forecast.simulation import Traffic, simulate
@@ -82,6 +83,8 @@ def at_edge(
             f"--load auto cannot be found: {obstacle or 'no step times were measured'}",
             hint=_GIVE,
         )
+    slowly = "" if COMPILED else ", in plain Python: numba would be 10 times as fast"
+    say(f"simulating the baseline at other loads{slowly}")
     factor = edge(_Forecast(job, engine))
     if factor is None:
         raise UsageError(
