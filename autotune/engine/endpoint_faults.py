@@ -364,14 +364,16 @@ def _tls(error: ssl.SSLError, asked: Asked) -> Fault:
             "use the name that the certificate is for, or set SSL_CERT_FILE to the authority "
             "that signed it",
         )
-    if error.reason in _NO_TLS:
+    # It has one only where OpenSSL itself gave it.
+    reason = getattr(error, "reason", None) or "NO_REASON_GIVEN"
+    if reason in _NO_TLS:
         return Fault(
             f"{asked.place} does not speak TLS, and base_url begins with https://",
             "write http:// in base_url, or the port that has TLS",
         )
-    reason = (error.reason or "no reason given").replace("_", " ").lower()
+    words = reason.replace("_", " ").lower()
     return Fault(
-        f"no TLS connection to {asked.place}: {reason}",
+        f"no TLS connection to {asked.place}: {words}",
         "check host and port in base_url, and what the server supports",
     )
 

@@ -18,8 +18,8 @@ from tests.autotune.cli.endpoints import (
     make_folder,
     neutral,
 )
-from tests.autotune.engine.endpoint_cases import CASES, FaultCase
-from tests.autotune.engine.faulty_server import KEY, running, with_certificate
+from tests.autotune.engine.endpoint_cases import CASES, KEYED, FaultCase, said
+from tests.autotune.engine.faulty_server import KEY, Script, running, with_certificate
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "results" / "endpoint_faults.md"
 ALL = [
@@ -66,6 +66,36 @@ def test_fault(
     assert case.error in error
     assert hint.startswith("hint: ")
     assert case.hint in hint
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_every_request_would_meet_ends_the_run_at_once(
+    autotune: Autotune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with running(Script(whole={"/completions": said(status, "no")})) as server:
+        make_folder(tmp_path, local=local(server))
+        trace = tmp_path / "t.jsonl"
+        first, *others = map(json.loads, trace.read_text("utf-8").splitlines())
+        rows = [first, *({**row, "timestamp": 3_600_000} for row in others)]
+        trace.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        # The others are due in an hour.
+        assert autotune(*REPLAY).code == 2
+        assert len(server.bodies()) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401])
+def test_a_traceback_shows_no_secret_either(
+    autotune: Autotune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    script = Script(whole={"/completions": said(status, f"Incorrect API key: {KEY}")})
+    with running(script) as server:
+        make_folder(tmp_path, local=local(server, **KEYED))
+        ran = autotune("--debug", *REPLAY)
+    assert "Traceback" in ran.err
+    assert KEY not in ran.out + ran.err
 
 
 def test_names_differ() -> None:

@@ -1,8 +1,4 @@
-"""Everything that an endpoint does wrong, with what the command must answer.
-
-Two of the requests are enough to tell one that failed from a run that ended: ``asked`` says how
-many there were.
-"""
+"""Everything that an endpoint does wrong, with what the command must answer."""
 
 from __future__ import annotations
 
@@ -165,12 +161,12 @@ CASES: Mapping[str, tuple[FaultCase, ...]] = {
             "a key that may not use the model", 2, "HTTP 403: the server refuses the key",
             "may use the model 'm'",
             Script(whole={"/completions": said(403, "no access for this key")}),
-            lambda _: KEYED, asked=1,
+            lambda _: KEYED,
         ),
         FaultCase(
             "a key that is refused later on", 2, "HTTP 401", "PLANTED_KEY",
             Script(whole={"/completions": said(401, f"Incorrect API key: {KEY}")}),
-            lambda _: KEYED, asked=1,
+            lambda _: KEYED,
         ),
         FaultCase(
             "an empty variable", 2, "the variable EMPTY_KEY, which should have the key, is empty",
@@ -218,7 +214,7 @@ CASES: Mapping[str, tuple[FaultCase, ...]] = {
         ),
         FaultCase(
             "a model that is not served", 2, "HTTP 404: the server has no model 'm'",
-            "it serves served-1, served-2", Script(models=OTHERS), asked=1,
+            "it serves served-1, served-2", Script(models=OTHERS),
         ),
         FaultCase(
             "a server that refuses the request", 4, "HTTP 400: the server refuses the request",
