@@ -93,7 +93,7 @@ def test_a_default_that_is_kept() -> None:
         ),
         (
             "Keeping it loses 1.2 % of the way from your limits to the best seen on average; up "
-            "to 5 % is no reason to change."
+            "to 6 % is no reason to change."
         ),
         UNREPEATED,
         "Next: nothing to change.",
