@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ GRACE_S = 30.0
 KEEP_ALIVE_S = 75
 """Of idle connections of clients: longer than clients keep them, so that none is closed in use."""
 
+_SWITCH_S = 5e-4
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -94,6 +96,8 @@ def run(serving: Coroutine[Any, Any, int | None]) -> int | None:
         import uvloop
 
         factory = uvloop.new_event_loop
+    # So long may the thread that writes keep the interpreter while a packet waits.
+    sys.setswitchinterval(_SWITCH_S)
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(serving)
 
