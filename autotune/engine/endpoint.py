@@ -7,7 +7,7 @@ import importlib
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ CONNECT_TIMEOUT_S = 10.0
 # Servers close idle connections after 5 s, uvicorn and so vLLM among them: a request that meets
 # that moment would fail, and is not sent again.
 _KEEPALIVE_S = 4.0
+_DRAIN_S = 1.0
 _BODY_CHARACTERS = 2048
 _PROBE_WORDS = (64, 1024)
 _VLLM = "vllm"
@@ -242,6 +243,8 @@ class Endpoint:
                         until_s = loop.time() + silence_s
                 if packet is None or read.error is not None:
                     break
+            if read.done:
+                await self._drain(packets)
         except TimeoutError:
             raise EndpointFailed(of_silence(silence_s, read.tokens)) from None
         except NoEvent as error:
@@ -256,6 +259,16 @@ class Endpoint:
             raise _raised(of_no_stream(Answer(response.status_code, kind, body), asked))
         if (fault := of_stream(read, asked, wanted=wanted)) is not None:
             raise _raised(fault)
+
+    async def _drain(self, packets: AsyncIterator[bytes]) -> None:
+        """Read what follows the end, which is nothing but the end of the body.
+
+        Else the connection would be closed, and the next request would have to open another.
+        """
+        with suppress(TimeoutError, *self._lost):
+            async with asyncio.timeout(_DRAIN_S):
+                while await anext(packets, None) is not None:
+                    pass
 
     async def _opened(self, opened: Any, asked: Asked) -> Any:
         """Send the request and return its answer once that has begun."""

@@ -67,6 +67,17 @@ def test_a_server_that_does_as_it_should(autotune: Autotune, tmp_path: Path) -> 
     assert KEY not in ran.out + as_json.out
 
 
+def test_connections_are_used_again(autotune: Autotune, tmp_path: Path) -> None:
+    with set_up(tmp_path, Script(models={"m": {}})) as server:
+        make_folder(tmp_path, local=local(server))
+        # The list, two prompts that are counted, and one request after the other.
+        trace = tmp_path / "t.jsonl"
+        trace.write_text(trace.read_text("utf-8").splitlines()[0] + "\n", "utf-8")
+        assert autotune("replay", "--endpoint", "local", "--trace", "t.jsonl").code == 0
+        assert len(server.asked) == 5
+        assert server.connections == 1
+
+
 def test_another_server_is_asked_by_text(autotune: Autotune, tmp_path: Path) -> None:
     with set_up(tmp_path, Script(models={"m": {}})) as server:
         ran = autotune(*DOCTOR, "--format", "json")

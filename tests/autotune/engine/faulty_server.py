@@ -128,12 +128,13 @@ class Script:
 
 @dataclass(slots=True)
 class FaultyServer:
-    """What runs; ``asked`` grows while it does."""
+    """What runs; ``asked`` and ``connections`` grow while it does."""
 
     script: Script
     port: int = 0
     scheme: str = "http"
     asked: list[Asked] = field(default_factory=list)
+    connections: int = 0
 
     @property
     def base_url(self) -> str:
@@ -144,6 +145,7 @@ class FaultyServer:
         return [each.body for each in self.asked if each.method == "POST"]
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while (asked := await _read(reader)) is not None:
                 self.asked.append(asked)
