@@ -11,6 +11,7 @@ from autotune.traffic.formats.documents import Row, kind_of
 from autotune.traffic.model import MAX_TOKENS
 
 _DIGITS = re.compile(r"(\d{1,12})(?:\.0+)?", re.ASCII)
+_LONGEST = 1e12
 _HINT = f"counts of tokens are whole numbers from 0 to {MAX_TOKENS}"
 
 
@@ -62,7 +63,12 @@ def count(row: Row, *names: str) -> int:
 def optional_text(row: Row, *names: str) -> str | None:
     """Return the text under the first of ``names`` that has a value, None if it is no text."""
     value = first_of(row, *names)[1]
-    return value if isinstance(value, str) else None
+    return well_formed(value) if isinstance(value, str) else None
+
+
+def well_formed(text: str) -> str:
+    """Return a text with halves of characters, which JSON allows, replaced by a mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def required(row: Row, name: str, hint: str) -> object:
@@ -117,3 +123,15 @@ def elapsed_ms(start_ns: int, row: Row, *names: str) -> float | None:
     except BadLine:
         return None
     return (end_ns - start_ns) / NS_PER_MS if end_ns > start_ns else None
+
+
+def positive_ms(value: object, *, per_unit: float) -> float | None:
+    """Return a duration in ms, None for what is none.
+
+    Args:
+        value: a number of some unit.
+        per_unit: ms in that unit.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value * per_unit if 0 < value <= _LONGEST else None

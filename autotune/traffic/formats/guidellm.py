@@ -21,6 +21,7 @@ from autotune.traffic.formats.fields import (
     object_of,
     objects_in,
     optional_count,
+    positive_ms,
     required,
 )
 from autotune.traffic.formats.outline import outline
@@ -92,7 +93,6 @@ def _recorded(row: Row, status: str, clock: Clock) -> Found:
     prompts, outputs = object_of(row.get("input_metrics")), object_of(row.get("output_metrics"))
     prompt = optional_count(row, "prompt_tokens")
     output = optional_count(row, "output_tokens")
-    ttft_ms = row.get("time_to_first_token_ms")
     return request_or_left_out(
         Recorded(
             arrival_ns=arrival_ns,
@@ -100,7 +100,7 @@ def _recorded(row: Row, status: str, clock: Clock) -> Found:
             output_length=output or optional_count(outputs, *_OUTPUT) or 0,
             cached_tokens=optional_count(prompts, "cached_tokens"),
             outcome="cancelled" if status == "incomplete" else None,
-            ttft_ms=ttft_ms if isinstance(ttft_ms, int | float) and ttft_ms > 0 else None,
+            ttft_ms=positive_ms(row.get("time_to_first_token_ms"), per_unit=1.0),
             e2e_ms=elapsed_ms(arrival_ns, times, *_ENDS),
         )
     )

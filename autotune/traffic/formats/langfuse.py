@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autotune.traffic.capture.blocks import BLOCK_SIZE
 from autotune.traffic.formats.assembly import assembled
-from autotune.traffic.formats.base import NO_OPTIONS, Reader, ReadOptions, parsed
+from autotune.traffic.formats.base import NO_OPTIONS, BadLine, Reader, ReadOptions, parsed
 from autotune.traffic.formats.clock import Clock
 from autotune.traffic.formats.documents import Row, as_row, table_rows
 from autotune.traffic.formats.fields import (
@@ -85,12 +85,10 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
 def _limit(row: Row) -> int | None:
     """Return the limit of the output, None where it says nothing that could be one."""
     given = object_of(first_of(row, "modelParameters", "model_parameters")[1])
-    value = first_of(given, "max_completion_tokens", "max_tokens", "maxTokens")[1]
-    if isinstance(value, str | float) and str(value).isdigit():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    try:
+        return optional_count(given, "max_completion_tokens", "max_tokens", "maxTokens") or None
+    except BadLine:
         return None
-    return optional_count({"max_tokens": value}, "max_tokens")
 
 
 def _text(row: Row, texts: Texts) -> Text | None:

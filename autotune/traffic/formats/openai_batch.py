@@ -24,7 +24,12 @@ from autotune.traffic.formats.base import (
     parsed,
 )
 from autotune.traffic.formats.documents import Row, as_row, table_rows
-from autotune.traffic.formats.fields import object_of, optional_count, optional_text
+from autotune.traffic.formats.fields import (
+    object_of,
+    optional_count,
+    optional_text,
+    well_formed,
+)
 from autotune.traffic.formats.outline import outline
 from autotune.traffic.formats.recorded import Found, LeftOut, Recorded, request_or_left_out
 from autotune.traffic.formats.texts import Texts
@@ -98,7 +103,7 @@ def _asked(row: Row, texts: Texts) -> Found:
         text=text,
         estimated=text.estimated,
         max_tokens=asked.max_tokens,
-        model=asked.model,
+        model=None if asked.model is None else well_formed(asked.model),
     )
 
 

@@ -22,6 +22,7 @@ from autotune.traffic.formats.fields import (
     objects_in,
     optional_count,
     optional_text,
+    positive_ms,
     required,
 )
 from autotune.traffic.formats.outline import outline
@@ -113,10 +114,7 @@ def _attributes(row: Row) -> Row:
 
 def _ms(attributes: Row, name: str) -> float | None:
     """Return a time that a span has in seconds."""
-    value = attributes.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        return None
-    return value * 1e3
+    return positive_ms(attributes.get(name), per_unit=1e3)
 
 
 OTLP = Reader(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from autotune.errors import UsageError
 from autotune.traffic.capture.asked import Prompt
 from autotune.traffic.capture.blocks import SALT_BYTES, BlockHasher
 from autotune.traffic.capture.tokenizer import HubTokenizer, Tokenizer
+from autotune.traffic.formats.fields import well_formed
 from autotune.traffic.hashing import U8
 
 CHARACTERS_PER_TOKEN = 4.0
@@ -61,6 +62,7 @@ class Texts:
 
     def prompt(self, prompt: Prompt) -> Text:
         """Return what is needed of a prompt, which is then forgotten."""
+        prompt = replace(prompt, text=well_formed(prompt.text))
         tokens = prompt.tokens
         if tokens is None and self._tokenizer is not None and prompt.text:
             counted = self._tokenizer.tokens(prompt)
@@ -69,7 +71,7 @@ class Texts:
             return Text(
                 tokens=len(tokens), estimated=False, hash_ids=self._hasher.of_tokens(tokens)
             )
-        raw = prompt.text.encode("utf-8", "surrogatepass")
+        raw = prompt.text.encode()
         return Text(
             tokens=_estimate(prompt.text),
             estimated=True,

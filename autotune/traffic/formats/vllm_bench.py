@@ -17,7 +17,7 @@ from autotune.traffic.formats.assembly import assembled
 from autotune.traffic.formats.base import NO_OPTIONS, TIMELESS, Reader, ReadOptions, parsed
 from autotune.traffic.formats.clock import Clock
 from autotune.traffic.formats.documents import Row, json_values
-from autotune.traffic.formats.fields import count, required
+from autotune.traffic.formats.fields import count, positive_ms, required
 from autotune.traffic.formats.outline import outline
 from autotune.traffic.formats.recorded import Found, LeftOut, Recorded, request_or_left_out
 from autotune.traffic.model import Trace
@@ -47,8 +47,8 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
                 arrival_ns=clock.ns("start_times", start) if has_times else None,
                 input_length=count(row, "input_lens"),
                 output_length=count(row, "output_lens"),
-                ttft_ms=_ms(row.get("ttfts")),
-                e2e_ms=_ms(row.get("latencies")),
+                ttft_ms=positive_ms(row.get("ttfts"), per_unit=1e3),
+                e2e_ms=positive_ms(row.get("latencies"), per_unit=1e3),
             )
         )
 
@@ -82,10 +82,6 @@ def _rows(path: Path, result: Mapping[str, Any]) -> Iterator[tuple[int, Row]]:
         raise TraceError(f"{path}: lists of different lengths: {words}", hint=_DETAILED)
     for values in zip(*lists.values(), strict=True):
         yield 1, dict(zip(lists, values, strict=True))
-
-
-def _ms(seconds: object) -> float | None:
-    return seconds * 1e3 if isinstance(seconds, float) and seconds > 0 else None
 
 
 def _recognises(head: str) -> bool:

@@ -15,8 +15,10 @@ from autotune.errors import UsageError
 from autotune.traffic.formats import FORMATS
 from autotune.traffic.formats.base import NO_OPTIONS, ReadOptions
 from autotune.traffic.formats.native import meta_path
+from autotune.traffic.formats.rows import parse_row
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
+from tests.autotune.traffic.formats.logs import LOGS, changed
 
 ROW = {
     "timestamp": 12.5, "input_length": 600, "output_length": 5, "hash_ids": [1, 2],
@@ -51,7 +53,8 @@ JSON = st.recursive(
 
 def one_answer(read: Callable[[], Trace]) -> None:
     try:
-        assert read().requests
+        for request in read().requests:
+            assert parse_row(request.to_line()) == request
     except UsageError as error:
         assert error.message.isprintable()
         assert len(error.message) < 600
@@ -105,3 +108,18 @@ def test_one_field_of_any_value(field: str, value: object) -> None:
 @given(st.binary(max_size=100) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_description(meta: bytes) -> None:
     read_anyhow(GOOD["native"], "native", meta=meta)
+
+
+ODD: tuple[object, ...] = (
+    None, True, -1, 0, 1.5, 1e300, float("inf"), float("nan"), "", "x", "9" * 5000, [], {}, [[]],
+    [None], {"a": None}, 10**30, "[1", "\ud800", "1e400", "٣",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOGS)
+@settings(max_examples=25)
+@given(data=st.data(), odd=st.sampled_from(ODD))
+def test_one_part_of_any_value(name: str, data: st.DataObject, odd: object) -> None:
+    log = data.draw(st.sampled_from(LOGS[name]))
+    case = data.draw(st.sampled_from([odd, *changed(log, odd)]))
+    read_anyhow(json.dumps(case).encode(), name)
