@@ -382,8 +382,13 @@ def _said(answer: Answer, asked: Asked) -> str:
     """Return what an answer says, as the end of a message."""
     if words := _words(answer):
         return f": {quoted(words, asked.secrets)}"
-    body = quoted(_visible(answer.body), asked.secrets)
     kind = answer.content_type.partition(";")[0].strip() or "no content type"
+    parsed = _parsed(answer)
+    if isinstance(parsed, dict):
+        # Of an object that is no error the values may be somebody's words.
+        keys = quoted(", ".join(map(str, parsed)), asked.secrets) or "nothing"
+        return f" with {kind}, no answer of the API: an object with {keys}"
+    body = quoted(_visible(answer.body), asked.secrets)
     return f" with {kind}, no answer of the API: {body!r}" if body else f" with {kind} and no body"
 
 

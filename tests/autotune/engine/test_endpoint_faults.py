@@ -167,3 +167,9 @@ def test_quotes_are_short_printable_and_without_the_secret(text: str, secret: st
 def test_of_a_page_what_a_reader_would_see(body: str, shown: str) -> None:
     fault = of_no_stream(Answer(200, "text/html; charset=utf-8", body), ASKED)
     assert fault.message == f"HTTP 200 with text/html, no answer of the API: {shown}"
+
+
+def test_of_an_object_only_the_keys() -> None:
+    body = json.dumps({"output": "secret-answer", "id": 7})
+    fault = of_no_stream(Answer(200, "application/json", body), ASKED)
+    assert fault.message.endswith("no answer of the API: an object with output, id")
