@@ -25,6 +25,7 @@ from autotune.engine.janitor import dismiss, start_janitor
 from autotune.engine.processes import RUN_VARIABLE, Process
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.run_folder import RUNS, RunFolder
+from autotune.engine.serve_report import ARGUMENTS_LINE
 from autotune.engine.supervisor import SOCKETS_VARIABLE, open_log
 from autotune.errors import EnvironmentFault
 
@@ -194,7 +195,7 @@ class Server:
                     break
             waited_s = time.monotonic() - begun_s
             if waited_s > self._start_timeout_s:
-                said = classify_start(read_tail(self.log), "").evidence
+                said = classify_start(self._words(), "").evidence
                 words = f"the server did not come up within {self._start_timeout_s:.0f} s"
                 raise TrialFailed(Failure("start_timeout", f"{words}: {said}" if said else words))
             with suppress(subprocess.TimeoutExpired):
@@ -213,17 +214,15 @@ class Server:
         if status is None:
             return
         words = f"the server {how_ended(status)}"
-        if self._said:
-            log = read_tail(self.log, after=self._said)
-            raise TrialFailed(classify_run(log, words))
-        raise TrialFailed(classify_start(read_tail(self.log), words))
+        classify = classify_run if self._said else classify_start
+        raise TrialFailed(classify(self._words(), words))
 
     def why_failed(self, message: str) -> Failure:
         """Return what its log says since it was ready, ``message`` where it says nothing."""
         with suppress(subprocess.TimeoutExpired):
             # vLLM's front end ends a moment after the engine behind it has died.
             self._started().wait(_EXIT_TIMEOUT_S)
-        return classify_run(read_tail(self.log, after=self._said), message)
+        return classify_run(self._words(), message)
 
     def get(self, path: str) -> tuple[int, str]:
         """Return status and body of a page.
@@ -277,6 +276,14 @@ class Server:
             if time.monotonic() >= deadline_s:
                 return
             time.sleep(_POLL_S)
+
+    def _words(self) -> str:
+        """Return the log since the server was ready, without the list of arguments.
+
+        Every server says that, and a value or a name in it may look like an error.
+        """
+        lines = read_tail(self.log, after=self._said).splitlines()
+        return "\n".join(line for line in lines if ARGUMENTS_LINE not in line)
 
     def _clean_up(self) -> None:
         if self._folder is not None:

@@ -17,7 +17,10 @@ from typing import Any, Literal
 
 ProofState = Literal["in_force", "resolved", "differs", "not_provable"]
 
-_READ = re.compile(r"non-default args: (\{.*\})\s*$", re.M)
+ARGUMENTS_LINE = "non-default args: "
+"""What vLLM says before the arguments that it was given."""
+
+_READ = re.compile(ARGUMENTS_LINE + r"(\{.*\})\s*$", re.M)
 _RENAMED: Mapping[str, tuple[str, ...]] = {
     "scheduling_policy": ("scheduler_config", "policy"),
     "kv_cache_dtype": ("cache_config", "cache_dtype"),

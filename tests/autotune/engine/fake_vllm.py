@@ -48,20 +48,25 @@ time.sleep(600)
 
 def loaded(path: Path) -> dict[str, Any]:
     """Return the arguments that vLLM's loader makes of a file; ends with its words if it can't."""
-    read: dict[str, Any] = {}
-    for key, value in yaml.safe_load(path.read_text(encoding="utf-8")).items():
-        name = key.replace("-", "_")
-        if value is False:
-            # Dropped: the loader looks for the option in the parser of the bare command.
-            continue
-        if name.startswith("no_") and value is True:
-            name, value = name.removeprefix("no_"), False
-        if name not in DEFAULTS and name not in ("model", "served_model_name"):
-            sys.exit(f"vllm serve: error: unrecognized arguments: --{key} {value}")
-        if value is None and isinstance(DEFAULTS.get(name), int):
-            sys.exit(f"vllm serve: error: argument --{key}: invalid int value: 'None'")
-        read[name] = value
-    return read
+    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    # Of the false ones the loader looks for another option in the parser of the bare command.
+    return dict(_argument(key, value) for key, value in given.items() if value is not False)
+
+
+def _argument(key: str, value: Any) -> tuple[str, Any]:
+    name = key.replace("-", "_")
+    if name.startswith("no_") and value is True:
+        return name.removeprefix("no_"), False
+    if name not in DEFAULTS and name not in ("model", "served_model_name"):
+        sys.exit(f"vllm serve: error: unrecognized arguments: --{key} {value}")
+    if value is None and isinstance(DEFAULTS.get(name), int):
+        sys.exit(f"vllm serve: error: argument --{key}: invalid int value: 'None'")
+    return name, value
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -86,8 +91,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.asked += 1
         if self.server.fault == "fragile" and self.server.asked > 1:
-            print("(EngineCore pid=1) ERROR torch.OutOfMemoryError: CUDA out of memory.")
-            sys.stdout.flush()
+            say("(EngineCore pid=1) ERROR torch.OutOfMemoryError: CUDA out of memory.")
             os._exit(1)
         if self.server.fault == "mute":
             self._json({"error": {"message": "EngineCore encountered an issue."}}, status=500)
@@ -145,10 +149,9 @@ def main() -> None:
         sys.exit("vllm: error: invalid choice")
     read = loaded(Path(given["--config"]))
     shown = {"host": given["--host"], "port": int(given["--port"]), **read}
-    print(f"(APIServer pid=1) INFO 11-30 20:15:06 [api_utils.py:286] non-default args: {shown}")
-    sys.stdout.flush()
+    say(f"(APIServer pid=1) INFO 11-30 20:15:06 [api_utils.py:286] non-default args: {shown}")
     if fault == "dies":
-        sys.exit("RuntimeError: Engine core initialization failed. See root cause above.")
+        sys.exit("RuntimeError: no room for error: a planted cause")
     if fault == "orphan":
         subprocess.Popen(
             [sys.executable, "-c", _SLEEPER], stdout=subprocess.PIPE
