@@ -8,6 +8,7 @@ more than 2 GiB are failures.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import resource
 import secrets
@@ -28,6 +29,7 @@ from autotune.errors import AutotuneError, TraceError, UsageError
 from autotune.settings import TuneSettings, load_settings, parse_engine_args, parse_knobs
 from autotune.study.session import log_folder
 from autotune.traffic.fit import fitted
+from autotune.traffic.formats.base import NO_OPTIONS, ReadOptions
 from autotune.traffic.formats.native import meta_path
 from autotune.traffic.inspect import describe
 from autotune.traffic.picture import picture
@@ -39,6 +41,7 @@ from objectives.errors import ObjectiveError
 from objectives.limits import parse_budget
 from storage.database import parse_url
 from storage.errors import StorageError
+from tests.autotune.traffic.formats.logs import LOGS, options_of
 
 LONGEST_S = 10
 MOST_BYTES = 2 * 2**30
@@ -49,6 +52,7 @@ ROW = (
     b'"max_tokens": 9, "priority": -1, "cached_tokens": 0, "model": "llama"}\n'
 )
 AZURE_2023 = b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+BURSTGPT = b"Timestamp,Model,Request tokens,Response tokens\n5,GPT-4,374,44\n6.5,GPT-4,1,0\n"
 AZURE_2025 = (
     b"TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\r\n"
     b"2024-10-15T12:00:00.269Z,0,770,491\r\n2024-05-10 00:00:01+00:00,1,949,126\r\n"
@@ -91,6 +95,14 @@ class Failure:
     told: str
 
 
+def logs() -> Iterator[tuple[str, bytes, ReadOptions]]:
+    """Yield name, lines and options of the logs that readers are tested with."""
+    for name in sorted(LOGS.keys() - {"native"}):
+        lines = b"".join(json.dumps(row).encode() + b"\n" for row in LOGS[name])
+        # Forms without times need a rate; what else they object to is a TraceError.
+        yield name, lines, options_of(name)
+
+
 def targets(folder: Path) -> list[Target]:
     """Return all parsers; files are written into ``folder``."""
     path = folder / "a.jsonl"
@@ -101,10 +113,10 @@ def targets(folder: Path) -> list[Target]:
     demo = load_trace(resolve_trace("demo:mixed"))
     lengths = scenario_named("mixed").chat.prompt
 
-    def trace_file(name: str) -> Callable[[bytes], object]:
+    def trace_file(name: str, options: ReadOptions = NO_OPTIONS) -> Callable[[bytes], object]:
         def parse(content: bytes) -> object:
             path.write_bytes(content)
-            trace = load_trace(path, format=name)
+            trace = load_trace(path, format=name, options=options)
             return picture(trace, describe(trace)), fitted(trace, 2048, "truncate")
 
         return parse
@@ -135,6 +147,11 @@ def targets(folder: Path) -> list[Target]:
         Target("trace native", [ROW, ROW * 3], trace_file("native"), trace),
         Target("trace mooncake", [ROW, ROW * 3], trace_file("mooncake"), trace),
         Target("trace azure", [AZURE_2023, AZURE_2025], trace_file("azure"), trace),
+        Target("trace burstgpt", [BURSTGPT], trace_file("burstgpt"), trace),
+        *(
+            Target(f"trace {name}", [lines, lines * 2], trace_file(name, options), trace)
+            for name, lines, options in logs()
+        ),
         Target("trace description", [meta], description, trace),
         Target("config", [CONFIG], config, usage),
         Target(

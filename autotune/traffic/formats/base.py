@@ -162,17 +162,20 @@ def first_line(path: Path) -> str:
 
 
 def first_lines(path: Path) -> str:
-    """Return the beginning of ``path``: its first line, and more where that begins JSON.
+    """Return the beginning of ``path``: its first line, or so many bytes of what may be JSON.
+
+    A list may be one line of any length, of which no more is read.
 
     Raises:
         TraceError: it cannot be read, is empty or is no text.
     """
-    head = first_line(path)
-    if head[0] not in "[{" or len(head) >= _SNIFFED_BYTES:
-        return head
-    with path.open("rb") as file:
-        refuse_binary(path, file)
-        return file.read(_SNIFFED_BYTES).decode("utf-8", errors="replace").lstrip()
+    try:
+        with opened(path) as file:
+            refuse_binary(path, file)
+            head = file.read(_SNIFFED_BYTES).decode("utf-8", errors="replace").lstrip()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return head if head.startswith(("[", "{")) else first_line(path)
 
 
 def parsed_lines(

@@ -18,6 +18,7 @@ from autotune.traffic.formats.base import (
     BadLine,
     fault,
     first_line,
+    first_lines,
     numbered_lines,
     opened,
     refuse_binary,
@@ -64,11 +65,11 @@ def table_rows(path: Path, *, wrapped_in: tuple[str, ...] = ()) -> Iterator[tupl
     Raises:
         TraceError: the file cannot be read or has another form.
     """
-    head = first_line(path)
-    if head[0] not in "[{":
+    begin = first_lines(path)[0]
+    if begin not in "[{":
         yield from _csv_rows(path)
         return
-    rows = _line_rows(path) if _is_row(head) else json_values(path)
+    rows = _line_rows(path) if begin == "{" and _has_row(path) else json_values(path)
     for number, row in rows:
         inner = _wrapped(row, wrapped_in)
         if inner is None:
@@ -108,10 +109,12 @@ def _wrapped(row: object, names: tuple[str, ...]) -> list[object] | None:
     return next((row[name] for name in names if isinstance(row.get(name), list)), None)
 
 
-def _is_row(head: str) -> bool:
+def _has_row(path: Path) -> bool:
+    """Say whether the first line is an object by itself."""
     try:
-        return isinstance(json.loads(head), dict)
-    except (ValueError, RecursionError):
+        return isinstance(json.loads(first_line(path)), dict)
+    # Too long a line may be a document all the same.
+    except (TraceError, ValueError, RecursionError):
         return False
 
 

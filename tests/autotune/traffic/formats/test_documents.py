@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import TraceError
-from autotune.traffic.formats import documents
+from autotune.traffic.formats import base, documents
 from autotune.traffic.formats.base import BadLine
 from autotune.traffic.formats.documents import as_row, json_values, kind_of, table_rows
+from autotune.traffic.formats.outline import outline
 
 VALUES = st.lists(
     st.dictionaries(
@@ -136,3 +137,14 @@ def test_cells_must_fit_the_header(path: Path) -> None:
 )  # fmt: skip
 def test_a_value_is_described_and_not_quoted(value: object, words: str) -> None:
     assert kind_of(value) == words
+
+
+def test_a_list_on_one_line_may_be_longer_than_a_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "MAX_LINE_BYTES", 100)
+    path.write_text(json.dumps([{"a": "x" * 80}] * 9))
+    assert outline(base.first_lines(path)).keys == {"a"}
+    assert len(list(table_rows(path))) == 9
+    path.write_text(json.dumps({"data": [{"a": "x" * 80}] * 9}))
+    assert len(list(table_rows(path, wrapped_in=("data",)))) == 9
