@@ -51,7 +51,8 @@ def test_sides_take_turns_on_the_same_prompts(autotune: Autotune, server: Faulty
         assert one["low_ms"] <= one["high_ms"]
     bodies = server.bodies()
     rounds = [bodies[REQUESTS * turn : REQUESTS * (turn + 1)] for turn in range(4)]
-    assert len({json.dumps([b["prompt"] for b in each]) for each in rounds}) == 1
+    # They may arrive in another order than they were sent in.
+    assert len({json.dumps(sorted(b["prompt"] for b in each)) for each in rounds}) == 1
     # Nobody finds the prefixes of the round before.
     assert [len({body["cache_salt"] for body in each}) for each in rounds] == [1] * 4
     assert len({each[0]["cache_salt"] for each in rounds}) == 4
