@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ AUTO = "auto"
 """As a load: the one at which the baseline is at the edge of the budget."""
 _MOST_LOAD = 100
 
+_PERCENTAGE = re.compile(r"(\d{1,2}(?:\.\d{1,3})?) ?%", re.ASCII)
+_HELD_OUT = (1.0, 50.0)
+"""Percent of a window, the least and the most."""
+
 REAL = "vllm"
 SIMULATED = "sim:"
 """Before the name or path of a profile where an engine is simulated."""
@@ -72,6 +77,8 @@ class TuneSettings(BaseModel):
         window: part of the trace, ``600:900`` or ``busiest:10m``; None for all of it.
         load: how many times the traffic of the window is replayed, such as 1.4 or 0.5; ``auto``
             to find where the baseline is at the edge of the budget; None for as it was recorded.
+        holdout: share of the window's time, ``20%``, at its end, that nothing is chosen on and
+            the winner is confirmed on; None for none.
         budget: latency limits in ms, ``ttft_p95:800 tpot_p95:40``; '' for none.
         classes: classes of prompt length, ``short:0-2000 long:2000-``; None to find them.
         too_long: what becomes of requests longer than the engine's ``max_model_len``.
@@ -105,6 +112,7 @@ class TuneSettings(BaseModel):
     trace: str
     window: str | None = None
     load: float | Literal["auto"] | None = None
+    holdout: str | None = None
     budget: str = ""
     classes: str | None = None
     too_long: TooLong = "error"
@@ -182,6 +190,17 @@ class TuneSettings(BaseModel):
         if isinstance(load, bool) or not 0 < factor <= _MOST_LOAD:
             raise ValueError(f"must be above 0 and at most {_MOST_LOAD}, or {AUTO} in a study")
         return factor
+
+    @field_validator("holdout", mode="before")
+    @classmethod
+    def _a_share(cls, given: object) -> str | None:
+        if given is None:
+            return None
+        found = _PERCENTAGE.fullmatch(given.strip()) if isinstance(given, str) else None
+        least, most = _HELD_OUT
+        if found is None or not least <= float(found[1]) <= most:
+            raise ValueError(f"must be a percentage from {least:g}% to {most:g}%, such as 20%")
+        return f"{float(found[1]):g}%"
 
     @field_validator("engine_args")
     @classmethod

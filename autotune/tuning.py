@@ -22,6 +22,7 @@ from autotune.study.costs import OBJECTIVES
 from autotune.study.earlier import Earlier, check_storage, earlier_study
 from autotune.study.edge_load import at_edge, known_load
 from autotune.study.engines import AnyEngines
+from autotune.study.holdout import confirm_on_held, held_spec
 from autotune.study.job import Job, make_job
 from autotune.study.judgement import Judgement
 from autotune.study.knobs import check_knobs
@@ -33,6 +34,7 @@ from autotune.study.sampler import distributions
 from autotune.study.screen import Simulations
 from autotune.study.session import (
     Traffic,
+    changes,
     describe_engine,
     device_lease,
     end_earlier_runs,
@@ -94,7 +96,7 @@ def run_study(
         watcher.say(question(settings))
         described = describe_engine(settings, supervisor)
         traffic = fit_traffic(given, settings, described.info.max_model_len)
-        for sentence in traffic.trace.notes.since(given.trace.notes):
+        for sentence in changes(given, traffic):
             watcher.say(sentence)
         leased = supervisor.device_uuids
         stack.enter_context(device_lease(described.info.device, leased))
@@ -112,9 +114,15 @@ def run_study(
             job = at_edge(job, described, stage.info, watcher.say)
         if job.classes:
             watcher.say("classes of prompt length: " + classes_text(job.classes))
-        record = repository.open_study(name, fingerprint=job.fingerprint(), spec=job.spec())
+        record = repository.open_study(
+            name,
+            fingerprint=job.fingerprint(),
+            spec={**job.spec(), **held_spec(job, None if earlier is None else earlier.study)},
+        )
         _judge_again(job, repository, record, earlier, watcher)
         watcher.opened(record, repository.trials(record.id))
+        folder = log_folder(settings, name)
+        pause = supervisor.wait if isinstance(supervisor, SimulatedEngines) else time.sleep
         with _marked_when_cut_short(repository, record.id, supervisor):
             controller = Controller(
                 job=job,
@@ -124,8 +132,8 @@ def run_study(
                 engines=supervisor,
                 stage=stage,
                 watcher=watcher,
-                log_folder=log_folder(settings, name),
-                pause=supervisor.wait if isinstance(supervisor, SimulatedEngines) else time.sleep,
+                log_folder=folder,
+                pause=pause,
             )
             judgement = controller.run()
             finished = finished_trials(repository.trials(record.id))
@@ -138,6 +146,17 @@ def run_study(
                 watcher.say(
                     f"{reason}: the study ends with {finished} of {settings.trials} trials"
                 )
+            confirm_on_held(
+                job,
+                judgement,
+                record=record,
+                repository=repository,
+                engines=supervisor,
+                stage=stage,
+                follower=watcher,
+                log_folder=folder,
+                pause=pause,
+            )
             return Ended(judgement, controller.simulations)
 
 
@@ -198,6 +217,7 @@ def _job(
         peak=None if earlier is None else earlier.peak_concurrency,
         live=live,
         calibrated=None if earlier is None else earlier.calibrated,
+        held=traffic.held,
     )
 
 

@@ -74,7 +74,7 @@ def outcome_text(outcome: Outcome) -> str:
     )
 
 
-_UNSAID = {"engine": "real", "fidelity": "restart", "load": 1.0}
+_UNSAID = {"engine": "real", "fidelity": "restart", "holdout": "none", "load": 1.0}
 """What a fingerprint means by having no such key."""
 
 

@@ -67,6 +67,7 @@ def best(
 
     from autotune.cli.best_words import verdict_and_advice
     from autotune.cli.files import write_text
+    from autotune.cli.holdout_words import holdout_words
     from autotune.cli.words import simulation_lines
     from autotune.errors import NothingFeasible, UsageError
     from autotune.export.render import render
@@ -91,8 +92,11 @@ def best(
                 hint=_SEE_TRIALS,
             )
         (headline, *reasons), advice = verdict_and_advice(view, judgement, budget)
+        held = holdout_words(view, command=_command(budget))
         if budget is not None:
-            told = reasons if judgement.chosen is None else [headline, *reasons, *advice]
+            told = reasons
+            if judgement.chosen is not None:
+                told = [*held.first, headline, *reasons, *held.then, *advice]
             _say([*simulation_lines(view.study), *told])
             _say(_foreseen(view, judgement, repository, trace))
             reasons = []
@@ -109,9 +113,13 @@ def best(
     else:
         write_text(output, text)
     if budget is None:
-        _say([*simulation_lines(view.study), headline])
+        _say([*simulation_lines(view.study), *held.first, headline, *held.then])
     if output is not None:
         _say([f"wrote {output}"])
+
+
+def _command(budget: str | None) -> str:
+    return "the same autotune tune" + ("" if budget is None else f" with --budget '{budget}'")
 
 
 def _say(lines: list[str]) -> None:

@@ -55,6 +55,14 @@ LoadOrAuto = Annotated[
         metavar="NUMBER|auto",
     ),
 ]
+Holdout = Annotated[
+    str | None,
+    typer.Option(
+        help="Share of the window, its end, that nothing is chosen on: the winner is confirmed on "
+        "it. From 1% to 50%, such as 20%. [default: none]",
+        show_default=False,
+    ),
+]
 Classes = Annotated[
     str | None, typer.Option(help="Classes of prompt length: 'short:0-2000 long:2000-'.")
 ]

@@ -23,6 +23,8 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield f"classes: {plan['classes']}"
     yield f"budget: {plan['budget']}"
     yield from map(_short_of, plan["too_few_requests_for"])
+    if plan["holdout"] is not None:
+        yield from _held(plan["holdout"])
     yield f"baseline: {limits(plan['baseline'])}"
     starts = ", ".join(map(limits, plan["starts"])) or "none"
     yield f"starts, where the search has no forecasts: {starts}"
@@ -44,16 +46,32 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
 
 def _starts(plan: Mapping[str, Any]) -> str:
     """Say how many engines start, those that are no trial's own included."""
-    starts, live, knobs = plan["engine_starts"], plan["live_trials"], plan["restarted_knobs"]
+    live, knobs = plan["live_trials"], plan["restarted_knobs"]
+    held = 0 if plan["holdout"] is None else plan["holdout"]["engine_starts"]
+    starts = plan["engine_starts"] - held
+    at_last = f"; up to {held} more for what is held out" if held else ""
     if not live:
         more = "" if starts == plan["trials"] else ", and one for the calibration"
-        return f"engines: {starts} start, one for each trial{more}"
+        return f"engines: {starts} start, one for each trial{more}{at_last}"
     least = "at least " if knobs else ""
     further = f", and one for each trial that changes {' or '.join(knobs)}" if knobs else ""
     return (
         f"engines: {least}{starts} start in all, from the calibration to the trials that decide"
-        f"{further}; {live} trials change the limits of one that runs"
+        f"{further}; {live} trials change the limits of one that runs{at_last}"
     )
+
+
+def _held(held: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"held out: the last {held['share'].replace('%', ' %')} of the window, {held['requests']} "
+        f"requests in {duration(held['duration_s'])}, to confirm the winner on"
+    )
+    for limit in held["too_few_requests_for"]:
+        if limit["needed"] is not None:
+            yield (
+                f"held out, {limit['limit']} has no upper bound: it counts {limit['requests']} "
+                f"requests there and needs {limit['needed']}"
+            )
 
 
 def _short_of(limit: Mapping[str, Any]) -> str:

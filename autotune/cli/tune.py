@@ -14,6 +14,7 @@ from autotune.cli.options import (
     Engine,
     Fidelity,
     Format,
+    Holdout,
     LoadOrAuto,
     MaxFailures,
     OutputFormat,
@@ -50,6 +51,7 @@ def tune(
     ] = None,
     window: Window = None,
     load: LoadOrAuto = None,
+    holdout: Holdout = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),
@@ -106,6 +108,7 @@ def tune(
             "trace": trace,
             "window": window,
             "load": load,
+            "holdout": holdout,
             "budget": budget,
             "classes": classes,
             "too_long": too_long,

@@ -23,6 +23,7 @@ from autotune.cli.tables import console, duration, limits
 from autotune.cli.trial_table import TrialTable
 from autotune.cli.words import calibration_lines
 from autotune.study.eta import PARTS, pace
+from autotune.study.held import STARTS, held_part
 from autotune.study.plan import finished_trials, live_given_up, live_to_come
 from autotune.study.view import absolute_budget, simulated_by
 from storage.records import StudyRecord, TrialRecord
@@ -77,9 +78,21 @@ class _Study:
             live=row.fidelity == "live",
             live_later=live_to_come([*self.trials, row], total, live=live),
         )
+        left_s += self._held_s()
         if expected.measured:
             return f"about {duration(left_s)} left"
         return f"about {duration(left_s)} and engine starts left"
+
+    def _held_s(self) -> float:
+        """Return how long replays of what is held out may take in the end, 0 without any."""
+        part = held_part(self.record)
+        if part is None:
+            return 0.0
+        warmup_s = float(self.record.fingerprint["warmup_s"])
+        each = pace(self.trials, window_s=part.seconds, warmup_s=warmup_s).seconds
+        done = sum(len(result.replays) for result in part.results)
+        # Trials replay another part of the window.
+        return max(0, STARTS - done) * (sum(each.values()) - each["replay"] + part.seconds)
 
     def row(self, trial: TrialRecord) -> list[str]:
         return self.table.row(trial, absolute_budget(self.record, self.trials))

@@ -13,6 +13,7 @@ from autotune.cli.advice import AS_GIVEN, Commands, held_back, next_lines, upper
 from autotune.cli.caveats import caveat_lines
 from autotune.cli.certainty import certainty_lines, gain_text, largest_spread
 from autotune.cli.changes import against, objective, trade
+from autotune.cli.holdout_words import holdout_words
 from autotune.cli.tables import duration, figure, joined, limits, plain_line
 from autotune.study.costs import WORK_COST
 from autotune.study.counted import censored
@@ -35,16 +36,26 @@ _UNCONFIRMED = "was measured live only; not confirmed by a restart"
 
 
 def study_verdict(view: StudyView) -> list[str]:
-    """Return ``verdict_lines`` of a stored study; nothing before its first result."""
+    """Return ``verdict_lines`` of a stored study, and how its winner did on held-out traffic.
+
+    Nothing before its first result. That the winner breaks the budget there comes first of all.
+    """
     if view.judgement is None:
         return []
-    return verdict_lines(
-        view.judgement,
-        state=view.study.state,
-        trials=view.trials,
-        total=int(view.study.spec["trials"]),
-        commands=Commands(simulated=simulated_by(view.study) is not None),
-    )
+    commands = Commands(simulated=simulated_by(view.study) is not None)
+    held = holdout_words(view, command=commands.tune)
+    return [
+        *held.first,
+        *reasons(view.judgement, view.trials),
+        *held.then,
+        *next_lines(
+            view.judgement,
+            state=view.study.state,
+            trials=view.trials,
+            total=int(view.study.spec["trials"]),
+            commands=commands,
+        ),
+    ]
 
 
 def verdict_lines(

@@ -74,6 +74,7 @@ def first_job(
                 peak=job.peak_concurrency,
                 live=job.live,
                 calibrated=calibrated,
+                held=job.held,
             )
     if obstacle is not None and settings.fidelity == "auto":
         listener.say(f"every trial restarts an engine: {obstacle}")

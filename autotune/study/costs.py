@@ -162,7 +162,7 @@ def _cell(
     measured = [trial.metrics or {} for trial in group]
     log_costs = _log_costs(measured, names)
     live = [trial for trial in everything if trial.fidelity == "live"]
-    metrics = {name: _mean([each.get(name) for each in measured]) for name in measured[0]}
+    metrics = {name: mean_of_trials([each.get(name) for each in measured]) for name in measured[0]}
     failures = [int((trial.engine or {}).get("failed_requests", 0)) for trial in group]
     return Cell(
         candidate=group[0].candidate,
@@ -170,7 +170,7 @@ def _cell(
         costs=np.exp(log_costs.mean(axis=0)),
         log_costs=log_costs,
         metrics=metrics,
-        intervals=_widest([trial.intervals or {} for trial in group]),
+        intervals=widest([trial.intervals or {} for trial in group]),
         feasible=is_feasible(budget, metrics, sum(failures)),
         failed_requests=sum(failures),
         met=tuple(
@@ -200,7 +200,7 @@ def _log_costs(measured: Sequence[Mapping[str, float | None]], names: Sequence[s
     return logs
 
 
-def _widest(intervals: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+def widest(intervals: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Return bounds that hold for each of the trials; None where one of them has no bound."""
     widest: dict[str, list[float | None]] = {}
     for name in intervals[0]:
@@ -214,7 +214,7 @@ def _widest(intervals: Sequence[Mapping[str, Any]]) -> dict[str, list[float | No
     return widest
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of_trials(values: Sequence[float | None]) -> float | None:
     """Return the geometric mean of what was measured; infinite if one of it is, else 0 by a 0."""
     known = [value for value in values if value is not None]
     if len(known) < 2:

@@ -108,6 +108,7 @@ def at_edge(
         peak=job.peak_concurrency,
         live=job.live,
         calibrated=job.calibrated,
+        held=traffic.held,
     )
 
 

@@ -27,6 +27,7 @@ from autotune.study.screen import SETTLED_GAIN, Looked, Screen, Simulations
 from autotune.study.standing import Nobody
 from autotune.study.view import StudyView, load_of
 from autotune.traffic.fit import fitted
+from autotune.traffic.holdout import Holdout
 from autotune.traffic.load import compressed
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
@@ -369,6 +370,9 @@ def stored_traffic(view: StudyView, moved: Path | None = None) -> Trace:
         raise TraceError(error.message, hint=hint) from error
     if spec["window"] is not None:
         trace = parse_window(spec["window"]).apply(trace)
+    held_out = view.study.fingerprint.get("holdout")
+    if held_out is not None:
+        trace, _ = Holdout(held_out).split(trace)
     load = load_of(view.study)
     if load is not None:
         trace = load.apply(trace)

@@ -40,7 +40,7 @@ class Job:
 
     Attributes:
         settings: as the user gave them.
-        trace: the window that every trial replays.
+        trace: what every trial replays: the window, without what is held out of it.
         budget: limits, relative ones unresolved.
         classes: of prompt length.
         info: what vLLM makes of the user's engine arguments.
@@ -51,6 +51,7 @@ class Job:
         peak_concurrency: what the ladders were made for.
         live: whether the search changes limits on a running engine.
         calibrated: step times of this engine on this hardware, None if they were not measured.
+        held: the end of the window, on which only the winner is confirmed; None if there is none.
     """
 
     settings: TuneSettings
@@ -65,6 +66,7 @@ class Job:
     peak_concurrency: int
     live: bool = False
     calibrated: Calibrated | None = None
+    held: Trace | None = None
 
     @property
     def best_flops_per_s(self) -> float | None:
@@ -116,6 +118,7 @@ class Job:
             # Named where it made the traffic what it is, so that a refusal can say why.
             **({"too_long": self.settings.too_long} if notes.skipped or notes.truncated else {}),
             **({"load": self.load.factor} if self.load is not None else {}),
+            **({"holdout": self.settings.holdout} if self.held is not None else {}),
             "model": self.settings.model,
             "engine_args": {k: v for k, v in self.pinned.items() if k != "model"},
             "baseline": plain_values(self.baseline),
@@ -159,12 +162,13 @@ def make_job(
     peak: int | None = None,
     live: bool = False,
     calibrated: Calibrated | None = None,
+    held: Trace | None = None,
 ) -> Job:
     """Put a job together from what the user gave and what vLLM said of it.
 
     Args:
         settings: as the user gave them.
-        trace: the window that every trial replays; its requests fit the engine.
+        trace: what every trial replays; its requests fit the engine.
         budget: limits, relative ones unresolved.
         classes: of prompt length.
         described: by the installed vLLM.
@@ -172,6 +176,7 @@ def make_job(
             another budget leaves them as they are; None estimates it.
         live: whether the search changes limits on a running engine.
         calibrated: step times of which the ladders are made, None makes them of the tile alone.
+        held: what the winner alone is confirmed on; its requests fit too.
 
     Raises:
         UsageError: the tile leaves no candidate.
@@ -205,6 +210,7 @@ def make_job(
         peak_concurrency=peak,
         live=live,
         calibrated=calibrated,
+        held=held,
     )
 
 

@@ -10,10 +10,18 @@ from objectives.classes import LengthClass, class_mask
 from objectives.limits import Budget, Limit, check_classes
 
 
-def check_measurable(trace: Trace, budget: Budget, classes: tuple[LengthClass, ...]) -> None:
+def check_measurable(
+    trace: Trace, budget: Budget, classes: tuple[LengthClass, ...], *, of: str = "the traffic"
+) -> None:
     """Refuse a limit on what no request of the traffic can show.
 
     Nothing would keep it, and nothing could be said to be nearer to it than another.
+
+    Args:
+        trace: the traffic.
+        budget: limits.
+        classes: of prompt length.
+        of: what the traffic is called.
 
     Raises:
         ObjectiveError: the budget names a class that there is not.
@@ -26,7 +34,7 @@ def check_measurable(trace: Trace, budget: Budget, classes: tuple[LengthClass, .
         of_class = "" if limit.class_name is None else f" of class {limit.class_name!r}"
         second = " with a second token" if limit.metric in _BETWEEN_TOKENS else ""
         raise UsageError(
-            f"{limit.key} cannot be measured: the traffic has no request{of_class}{second}",
+            f"{limit.key} cannot be measured: {of} has no request{of_class}{second}",
             hint="leave that limit out, or choose another window or other classes",
         )
 

@@ -9,9 +9,11 @@ from autotune.candidates.lattice import plain_values
 from autotune.candidates.live import LIVE_LIMITS
 from autotune.candidates.starts import starting_points
 from autotune.study.eta import pace
+from autotune.study.held import STARTS
 from autotune.study.job import Job
 from autotune.study.measurable import requests_with
 from autotune.study.plan import CONFIRM_FROM, engine_starts, live_to_come
+from autotune.traffic.model import Trace
 from objectives.classes import classes_text
 from objectives.statistics import requests_needed
 
@@ -29,7 +31,8 @@ def outlook(job: Job) -> dict[str, Any]:
         "max_model_len": job.info.max_model_len,
         "classes": classes_text(job.classes) or "one",
         "budget": job.budget.text or "none",
-        "too_few_requests_for": too_few_requests_for(job),
+        "too_few_requests_for": too_few_requests_for(job, job.trace),
+        "holdout": _held(job),
         "baseline": plain_values(job.baseline),
         "starts": [plain_values(start.candidate) for start in starts],
         **job.lattice.to_json(),
@@ -40,7 +43,7 @@ def outlook(job: Job) -> dict[str, Any]:
         "trials": job.settings.trials,
         "live": job.live,
         "live_trials": _live_trials(job),
-        "engine_starts": _engine_starts(job),
+        "engine_starts": _engine_starts(job) + (0 if job.held is None else STARTS),
         "restarted_knobs": sorted(set(job.lattice.ladders) - set(LIVE_LIMITS)),
         "replay_hours_at_least": _replay_hours(job),
         "vllm_version": job.info.vllm_version,
@@ -53,7 +56,24 @@ def _replay_hours(job: Job) -> float:
     settings = job.settings
     expected = pace([], window_s=job.trace.duration_s, warmup_s=settings.warmup_s)
     later = live_to_come([], settings.trials, live=job.live)
-    return math.floor(expected.left_s(settings.trials, live_later=later) / 3600 * 1e4) / 1e4
+    seconds = expected.left_s(settings.trials, live_later=later)
+    if job.held is not None:
+        held = pace([], window_s=job.held.duration_s, warmup_s=settings.warmup_s)
+        seconds += held.left_s(STARTS)
+    return math.floor(seconds / 3600 * 1e4) / 1e4
+
+
+def _held(job: Job) -> dict[str, Any] | None:
+    """Return what is held out, None if nothing; half the starts if the baseline wins."""
+    if job.held is None:
+        return None
+    return {
+        "share": job.settings.holdout,
+        "requests": len(job.held.requests),
+        "duration_s": round(job.held.duration_s, 1),
+        "too_few_requests_for": too_few_requests_for(job, job.held),
+        "engine_starts": STARTS,
+    }
 
 
 def _live_trials(job: Job) -> int:
@@ -65,7 +85,8 @@ def _engine_starts(job: Job) -> int:
     """Return how many engines start in all, if nothing has to be repeated.
 
     Calibration, baseline and live trials share one where the baseline has the largest limits;
-    else each of them, as far as there are any, starts its own.
+    else each of them, as far as there are any, starts its own. Without those for what is held
+    out.
     """
     settings = job.settings
     restarts = settings.trials - _live_trials(job)
@@ -76,15 +97,15 @@ def _engine_starts(job: Job) -> int:
     return restarts + calibrated + (_live_trials(job) > 0)
 
 
-def too_few_requests_for(job: Job) -> list[dict[str, Any]]:
-    """Return the limits that the window is too short to bound from above, each once.
+def too_few_requests_for(job: Job, trace: Trace) -> list[dict[str, Any]]:
+    """Return the limits that a part of the window is too short to bound from above, each once.
 
-    With its ``limit``, the ``requests`` of the window that have such a value, and how many are
+    With its ``limit``, the ``requests`` of the part that have such a value, and how many are
     ``needed``: None for a maximum, which no window bounds.
     """
     found = {}
     for limit in job.budget.limits:
-        counted = requests_with(job.trace, limit, job.classes)
+        counted = requests_with(trace, limit, job.classes)
         needed = requests_needed(limit.aggregate)
         if needed is None or counted < needed:
             found[limit.key] = {"limit": limit.key, "requests": counted, "needed": needed}

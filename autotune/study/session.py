@@ -28,6 +28,7 @@ from autotune.simulated.profile import load_profile
 from autotune.study.engines import AnyEngines
 from autotune.study.measurable import check_measurable
 from autotune.traffic.fit import fitted
+from autotune.traffic.holdout import Holdout
 from autotune.traffic.load import Load
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
@@ -63,6 +64,8 @@ _OWN = "give other values, or measure a profile of your own: autotune calibrate 
 
 _LONGEST_LINE = 400
 
+_HELD_OUT = "the part that is held out"
+
 
 class Follower(Protocol):
     """Who is told what happens, and of the progress."""
@@ -74,15 +77,23 @@ class Follower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is replayed, and how it is judged."""
+    """What is replayed, and how it is judged.
+
+    Attributes:
+        trace: what every trial replays.
+        budget: limits.
+        classes: of prompt length.
+        held: what the winner is confirmed on; None if nothing is held out.
+    """
 
     trace: Trace
     budget: Budget
     classes: tuple[LengthClass, ...]
+    held: Trace | None = None
 
 
 def read_traffic(settings: TuneSettings) -> Traffic:
-    """Read trace, window, load, classes and budget.
+    """Read trace, window, what is held out of it, load, classes and budget.
 
     Raises:
         TraceError, UsageError, ObjectiveError: one of them cannot be used.
@@ -90,15 +101,33 @@ def read_traffic(settings: TuneSettings) -> Traffic:
     trace = load_trace(resolve_trace(settings.trace))
     if settings.window is not None:
         trace = parse_window(settings.window).apply(trace)
+    held = None
+    if settings.holdout is not None:
+        trace, held = Holdout(settings.holdout).split(trace)
     if settings.load not in (None, AUTO):
-        trace = Load.of(float(settings.load)).apply(trace)
+        load = Load.of(float(settings.load))
+        trace, held = load.apply(trace), None if held is None else load.apply(held)
     budget = parse_budget(settings.budget)
     if settings.classes is None:
         classes = default_classes(trace.input_lengths)
     else:
         classes = parse_classes(settings.classes)
-    check_measurable(trace, budget, classes)
-    return Traffic(trace, budget, classes)
+    return _measurable(Traffic(trace, budget, classes, held))
+
+
+def changes(given: Traffic, fit: Traffic) -> list[str]:
+    """Return what ``fit_traffic`` changed, in sentences."""
+    found = fit.trace.notes.since(given.trace.notes)
+    if given.held is not None and fit.held is not None:
+        found += [f"Held out: {each}" for each in fit.held.notes.since(given.held.notes)]
+    return found
+
+
+def _measurable(traffic: Traffic) -> Traffic:
+    check_measurable(traffic.trace, traffic.budget, traffic.classes)
+    if traffic.held is not None:
+        check_measurable(traffic.held, traffic.budget, traffic.classes, of=_HELD_OUT)
+    return traffic
 
 
 def fit_traffic(traffic: Traffic, settings: TuneSettings, max_model_len: int) -> Traffic:
@@ -112,19 +141,22 @@ def fit_traffic(traffic: Traffic, settings: TuneSettings, max_model_len: int) ->
         UsageError: no request is left of what the budget limits.
     """
     allowed, by = None, "the model"
-    if traffic.trace.longest_request > max_model_len:
+    parts = [traffic.trace, *([] if traffic.held is None else [traffic.held])]
+    if max(part.longest_request for part in parts) > max_model_len:
         allowed = _model_allows(settings)
         if settings.simulated:
             profile = load_profile(settings.engine)
             allowed, by = profile.info.max_model_len, f"the profile {profile.name}"
-    trace = fitted(traffic.trace, max_model_len, settings.too_long, allowed=allowed, allowed_by=by)
-    if trace is traffic.trace:
+    trace, *held = (
+        fitted(part, max_model_len, settings.too_long, allowed=allowed, allowed_by=by)
+        for part in parts
+    )
+    if [trace, *held] == parts:
         return traffic
     classes = traffic.classes
     if settings.classes is None:
         classes = default_classes(trace.input_lengths)
-    check_measurable(trace, traffic.budget, classes)
-    return Traffic(trace, traffic.budget, classes)
+    return _measurable(Traffic(trace, traffic.budget, classes, held[0] if held else None))
 
 
 def _model_allows(settings: TuneSettings) -> int | None:
@@ -136,7 +168,7 @@ def _model_allows(settings: TuneSettings) -> int | None:
 
 
 def study_name(settings: TuneSettings) -> str:
-    """Return the given name, else one made of model, or profile, trace, window and load."""
+    """Return the given name, else one made of model or profile, and of the traffic."""
     if settings.study_name is not None:
         return settings.study_name
     model = settings.model.rstrip("/").rsplit("/", 1)[-1].removeprefix("demo:")
@@ -146,7 +178,8 @@ def study_name(settings: TuneSettings) -> str:
     trace = Path(settings.trace.removeprefix("demo:")).stem
     window = "" if settings.window is None else f"-{settings.window}"
     load = "" if settings.load in (None, 1) else f"-load{settings.load}".removesuffix(".0")
-    return f"{model}-{trace}{window}{load}"
+    held = "" if settings.holdout is None else f"-holdout{settings.holdout}".removesuffix("%")
+    return f"{model}-{trace}{window}{load}{held}"
 
 
 def log_folder(settings: TuneSettings, name: str) -> Path:

@@ -14,6 +14,7 @@ from autotune.simulated.arguments import carried
 from autotune.simulated.profile import name_in
 from autotune.study.costs import RATE, UTILIZATION, Cell
 from autotune.study.counted import censored, is_restart_of
+from autotune.study.held import KEY, Confirmed
 from autotune.study.judgement import Judgement, judge, verdict_json
 from autotune.traffic.load import Load
 from objectives.budget import is_feasible, resolve
@@ -88,10 +89,24 @@ def load_of(study: StudyRecord) -> Load | None:
 
 
 def shown_verdict(view: StudyView) -> dict[str, Any] | None:
-    """Return the verdict for programs, with the profile's name if it is of a simulation."""
+    """Return the verdict for programs.
+
+    With the profile's name if it is of a simulation, and with how the winner did on traffic that
+    is held out, if any is; null without a winner.
+    """
     if view.judgement is None:
         return None
-    return {**verdict_json(view.judgement), **label(view.study)}
+    told = {**verdict_json(view.judgement), **label(view.study)}
+    if KEY not in view.study.spec:
+        return told
+    confirmed = confirmed_on_held(view)
+    return {**told, KEY: None if confirmed is None else confirmed.to_json()}
+
+
+def confirmed_on_held(view: StudyView) -> Confirmed | None:
+    """Return how the winner did on held-out traffic; None without a winner or such traffic."""
+    chosen = None if view.judgement is None else view.judgement.chosen
+    return None if chosen is None else Confirmed.of(view.study, chosen.candidate)
 
 
 def label(study: StudyRecord) -> dict[str, str]:
@@ -169,6 +184,19 @@ def load_json(study: StudyRecord) -> dict[str, Any]:
     return {"load": 1.0} if load is None else {"load": load.factor, "load_method": load.method}
 
 
+def _holdout_json(study: StudyRecord, cell: Cell) -> dict[str, Any]:
+    confirmed = Confirmed.of(study, cell.candidate)
+    if confirmed is None:
+        return {}
+    part = confirmed.part
+    return {
+        "holdout": part.share,
+        "holdout_sha256": part.sha256,
+        "holdout_requests": part.requests,
+        "holdout_met": confirmed.met,
+    }
+
+
 def make_export(view: StudyView, cell: Cell) -> Export:
     """Return a measured cell with its evidence, ready to be rendered.
 
@@ -229,6 +257,7 @@ def provenance(view: StudyView, cell: Cell) -> dict[str, Any]:
         "trace": study.spec["trace"],
         "window": study.spec["window"] or "all",
         **load_json(study),
+        **_holdout_json(study, cell),
         "trace_sha256": study.fingerprint["trace"],
         "requests": study.spec["requests"],
         "budget": study.spec["budget"],
