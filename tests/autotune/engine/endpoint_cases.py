@@ -321,14 +321,14 @@ CASES: Mapping[str, tuple[FaultCase, ...]] = {
             Script(stream=early),
         ),
         FaultCase(
-            "nothing for too long", 4, "no token for 0.2 s, after 1 token", "silence_timeout_s",
-            streams(TOKEN, then_hang=True), lambda _: {"silence_timeout_s": 0.2},
+            "nothing for too long", 4, "no token for 1 s, after 1 token", "silence_timeout_s",
+            streams(TOKEN, then_hang=True), lambda _: {"silence_timeout_s": 1},
         ),
         FaultCase(
-            "comments in place of tokens, for too long", 4, "no token for 0.2 s, after 0 tokens",
+            "comments in place of tokens, for too long", 4, "no token for 1 s, after 0 tokens",
             "silence_timeout_s",
             streams(b": keep-alive\n\n" * 3, then_hang=True),
-            lambda _: {"silence_timeout_s": 0.2},
+            lambda _: {"silence_timeout_s": 1},
         ),
     ),
     "No faults": (
