@@ -8,6 +8,7 @@ from typing import Any
 from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.candidates.live import THRESHOLD
 from autotune.simulated.profile import OF_THE_HOST, Profile
+from autotune.simulated.profile_schema import MOST_TOKENS
 
 _SIZES = (TOKENS, SEQS, "max_model_len")
 _SWITCHES = (
@@ -102,6 +103,8 @@ def _ill_typed(resolved: Mapping[str, Any]) -> Iterator[str]:
         value, least = resolved.get(name, 0), 0 if name == THRESHOLD else 1
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             yield f"{name} must be a whole number of at least {least}, not {value!r}"
+        elif name in {TOKENS, SEQS} and value > MOST_TOKENS:
+            yield f"{name} cannot be simulated beyond {MOST_TOKENS}"
     for name in _SWITCHES:
         value = resolved.get(name, False)
         if not isinstance(value, bool):

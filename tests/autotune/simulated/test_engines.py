@@ -124,6 +124,7 @@ def test_what_can_be_simulated(opened: Open, engine_args: dict[str, Any]) -> Non
             f"{TOKENS} (2048) is smaller than max_model_len (8192)",
         ),
         ({SEQS: 0}, f"{SEQS} must be a whole number of at least 1, not 0"),
+        ({TOKENS: 10**9}, f"{TOKENS} cannot be simulated beyond 1048576"),
         ({TOKENS: True}, f"{TOKENS} must be a whole number of at least 1, not True"),
         ({THRESHOLD: -1}, f"{THRESHOLD} must be a whole number of at least 0, not -1"),
         ({"max_model_len": "auto"}, "max_model_len must be a whole number of at least 1"),

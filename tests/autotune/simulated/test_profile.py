@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -136,91 +134,6 @@ def test_what_is_not_there(engine: str, message: str, hint: str) -> None:
         load_profile(engine)
     assert caught.value.message.startswith(message)
     assert hint in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "is no JSON"),
-        ("\udcff", "is no JSON"),
-        ('{"version": NaN}', "is no JSON"),
-        ("[]", "is no profile of this autotune: it has no version"),
-        ('{"version": 2}', "is no profile of this autotune: its version is 2"),
-        ('{"version": 1}', "is no profile: it has no 'info'"),
-    ],
-)
-def test_files_that_are_no_profile(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "bad.json"
-    path.write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(UsageError, match="bad") as caught:
-        load_profile(f"sim:{path}")
-    assert message in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("step_times", {}),
-        ("noise", {"much": 1}),
-        ("noise", {"run": -0.1}),
-        ("noise", {"stalls": 2.0}),
-        ("info", []),
-        ("delivery_s", "soon"),
-    ],
-)
-def test_profiles_with_a_broken_part(tmp_path: Path, key: str, value: Any) -> None:
-    data = json.loads(load_profile("sim:cpu-tiny-llama").to_text())
-    path = tmp_path / "bad.json"
-    path.write_text(json.dumps({**data, key: value}))
-    with pytest.raises(UsageError, match="is no profile: "):
-        load_profile(f"sim:{path}")
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "message"),
-    [
-        ("delivery_s", -1, "delivery_s is not between"),
-        ("delivery_s", 1e9, "delivery_s is not between"),
-        ("start_s", -500, "start_s is not between"),
-        ("start_s", "1e999", "start_s is out of range"),
-        ("name", "\ud800", "name is no text"),
-        ("name", "x" * 5000, "name has over 100"),
-        ("noise.run", 1e6, "noise.run and noise.step"),
-        ("noise.stall_factor", 0, "noise.stall_factor"),
-        ("info.kv_cache_tokens", 0, "info.kv_cache_tokens"),
-        ("info.kv_cache_tokens", "lots", "info.kv_cache_tokens"),
-        ("info.resolved.block_size", "a", "resolved.block_size"),
-        ("info.resolved.max_model_len", True, "resolved.max_model_len"),
-        ("step_times.max_tokens", 0, "has no sizes"),
-        ("step_times.mixed.y", 0, "takes no time|take no time"),
-        ("step_times.decode.y", -1.0, "take no time"),
-        ("step_times.host_s", -1, "step_times.host_s"),
-        ("step_times.kv_token_s", 1e10, "step_times.kv_token_s"),
-        ("step_times.error", -1, "step_times.error"),
-        ("version", True, "its version is True"),
-    ],
-)
-def test_profiles_that_no_engine_can_be_like(
-    tmp_path: Path, place: str, value: Any, message: str
-) -> None:
-    data = json.loads(load_profile("sim:cpu-tiny-llama").to_text())
-    inner, *names = data, *place.split(".")
-    for name in names[:-1]:
-        inner = inner[name]
-    old = inner[names[-1]]
-    inner[names[-1]] = [value] * len(old) if isinstance(old, list) else value
-    path = tmp_path / "broken.json"
-    path.write_text(json.dumps(data).replace('"1e999"', "1e999"), encoding="utf-8")
-    with pytest.raises(UsageError, match=message):
-        load_profile(f"sim:{path}")
-
-
-def test_a_profile_of_an_engine_that_was_never_started(tmp_path: Path) -> None:
-    data = json.loads(load_profile("sim:cpu-tiny-llama").to_text())
-    path = tmp_path / "bad.json"
-    path.write_text(json.dumps({**data, "info": {**data["info"], "kv_cache_tokens": None}}))
-    with pytest.raises(UsageError, match="not of an engine that was started"):
-        load_profile(f"sim:{path}")
 
 
 @pytest.mark.parametrize(
