@@ -77,7 +77,7 @@ def capture(
         with_text=with_text,
         salt_file=salt_file,
         block_size=block_size,
-        rotation=Rotation(every_s=parse_duration(rotate), bytes=rotate_bytes),
+        rotation=Rotation(every_s=parse_duration(rotate), size_bytes=rotate_bytes),
     )
     with bound(address) as listener, opened_recorder(options, by="proxy") as recorder:
         host, port = listener.getsockname()[:2]

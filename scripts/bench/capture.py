@@ -3,7 +3,9 @@
 A server that makes nothing up but the time between tokens streams 2,000 tokens a second over 64
 connections: directly, through ``autotune capture``, and with the middleware in it. Server, proxy
 and client are processes of their own on one machine. The three take turns in rounds, in another
-order each time, and a difference is that of the percentiles of all rounds together.
+order each time, and a difference is that of the percentiles of all rounds together. How long the
+process computes that the client talks to, be it server, proxy or server with middleware, is given
+too: other work on the machine lengthens latencies, but hardly that.
 
     scripts/bench/capture [--json OUT.json] [--rounds 6]
 """
@@ -28,6 +30,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import psutil
 import uvicorn
 
 from autotune.traffic.capture.middleware import CaptureMiddleware
@@ -83,8 +86,8 @@ def serve() -> None:
 
 
 @contextmanager
-def started(arguments: list[str], environ: Mapping[str, str], address: str) -> Iterator[str]:
-    """Run a process within the block; give the address that it prints."""
+def started(arguments: list[str], environ: Mapping[str, str], address: str) -> Iterator[Arm]:
+    """Run a process within the block; give the way to the address that it prints."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,
@@ -96,7 +99,7 @@ def started(arguments: list[str], environ: Mapping[str, str], address: str) -> I
     try:
         for line in process.stdout or ():
             if found := re.search(address, line):
-                yield found[1]
+                yield Arm(found[1], process.pid)
                 break
     finally:
         process.terminate()
@@ -108,6 +111,8 @@ class Arm:
     """One way to the server, and what was measured on it."""
 
     url: str
+    pid: int
+    cpu_s: float = 0.0
     ttft_ms: list[float] = field(default_factory=list)
     itl_ms: list[float] = field(default_factory=list)
     tokens_per_s: list[float] = field(default_factory=list)
@@ -139,9 +144,16 @@ async def turn(arm: Arm, seed: int) -> None:
             bodies = (body_of(seed, number, each) for each in range(REQUESTS))
             return sum([await ask(session, arm, body) for body in bodies])
 
-        begun_s = time.perf_counter()
+        begun_s, busy_s = time.perf_counter(), cpu_s(arm.pid)
         tokens = await asyncio.gather(*(connection(each) for each in range(CONNECTIONS)))
         arm.tokens_per_s.append(sum(tokens) / (time.perf_counter() - begun_s))
+        arm.cpu_s += cpu_s(arm.pid) - busy_s
+
+
+def cpu_s(pid: int) -> float:
+    """Return how long a process has computed."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def body_of(seed: int, connection: int, number: int) -> bytes:
@@ -159,7 +171,7 @@ def measure(arms: Mapping[str, Arm], rounds: int) -> None:
         if number == -1:
             # The first round opens files and connections, and counts for nothing.
             for arm in arms.values():
-                arm.ttft_ms, arm.itl_ms, arm.tokens_per_s = [], [], []
+                arm.ttft_ms, arm.itl_ms, arm.tokens_per_s, arm.cpu_s = [], [], [], 0.0
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
@@ -187,6 +199,7 @@ def result(arms: Mapping[str, Arm], recorded: Mapping[str, int], rounds: int) ->
             "ttft_ms": percentiles(arm.ttft_ms),
             "itl_ms": percentiles(arm.itl_ms),
             "tokens_per_s": round(float(np.mean(arm.tokens_per_s)), 1),
+            "cpu_ms_per_token": round(arm.cpu_s * 1e3 / len(arm.itl_ms + arm.ttft_ms), 4),
         }
         if name != "none":
             row[name] |= {
@@ -218,13 +231,13 @@ def main() -> None:
             environ = {"AUTOTUNE_CAPTURE": str(folders["middleware"])}
             plain = stack.enter_context(started(server, {}, f"^{found}"))
             proxy = [
-                "-m", "autotune", "capture", "--upstream", plain, "--listen", "127.0.0.1:0",
+                "-m", "autotune", "capture", "--upstream", plain.url, "--listen", "127.0.0.1:0",
                 "--output", str(folders["proxy"]),
             ]  # fmt: skip
             arms = {
-                "none": Arm(plain),
-                "proxy": Arm(stack.enter_context(started(proxy, {}, f"listening on {found}"))),
-                "middleware": Arm(stack.enter_context(started(server, environ, f"^{found}"))),
+                "none": plain,
+                "proxy": stack.enter_context(started(proxy, {}, f"listening on {found}")),
+                "middleware": stack.enter_context(started(server, environ, f"^{found}")),
             }
             measure(arms, given.rounds)
         for arm, folder in folders.items():

@@ -80,5 +80,7 @@ def options_from(environ: Mapping[str, str]) -> CaptureOptions | None:
         tokenizer=environ.get(TOKENIZER_VARIABLE) or None,
         with_text=text == "1",
         salt_file=Path(salt_file) if salt_file else None,
-        rotation=Rotation(every_s=parse_duration(rotate) if rotate else ROTATE_S, bytes=int(size)),
+        rotation=Rotation(
+            every_s=parse_duration(rotate) if rotate else ROTATE_S, size_bytes=int(size)
+        ),
     )

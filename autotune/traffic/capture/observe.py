@@ -173,6 +173,7 @@ class _Exchange:
             way = "cancelled"
         else:
             self._ended_s = self._timer()
+        self._give_back_what_is_not_used()
         self._notebook.put(
             Sighting(
                 api=self._api,
@@ -191,6 +192,12 @@ class _Exchange:
                 held_bytes=self._held_bytes,
             )
         )
+
+    def _give_back_what_is_not_used(self) -> None:
+        body_bytes = 0 if self._body is None else self._body_bytes
+        unused = self._held_bytes - body_bytes - self._head_bytes - self._tail_bytes
+        self._notebook.give(unused)
+        self._held_bytes -= unused
 
     def _hold(self, size: int) -> bool:
         if not self._notebook.take(size):

@@ -51,9 +51,11 @@ MEMORY_FULL = "the memory for recording was full"
 
 def say_on_stderr(line: str) -> None:
     """Write a line to stderr, if there is one."""
-    if sys.stderr is not None:
-        sys.stderr.write(f"capture: {line}\n")
-        sys.stderr.flush()
+    # A terminal may have been closed, which is no reason to stop recording.
+    with suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            sys.stderr.write(f"capture: {line}\n")
+            sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class Rotation:
     """When a file is finished and another begun."""
 
     every_s: float = ROTATE_S
-    bytes: int = ROTATE_BYTES
+    size_bytes: int = ROTATE_BYTES
 
 
 @dataclass(slots=True)
@@ -297,7 +299,7 @@ class Recorder:
         for part in self._parts:
             if part.ended_s is None and (
                 now_s >= part.begun_s + self._rotation.every_s
-                or part.file.size >= self._rotation.bytes
+                or part.file.size >= self._rotation.size_bytes
             ):
                 part.ended_s = now_s
             elif part.ended_s is not None and now_s >= part.ended_s + LINGER_S:

@@ -29,7 +29,7 @@ def test_variables_say_what_the_options_of_the_proxy_say() -> None:
         tokenizer="org/model",
         with_text=True,
         salt_file=Path("salt"),
-        rotation=Rotation(every_s=600.0, bytes=100_000),
+        rotation=Rotation(every_s=600.0, size_bytes=100_000),
     )
     assert options_from({"AUTOTUNE_CAPTURE": "f"}) == CaptureOptions(folder=Path("f"))
 

@@ -8,7 +8,6 @@ import pytest
 from autotune.traffic.capture import observe
 from autotune.traffic.capture.observe import (
     HEAD_BYTES,
-    LARGE_HEAD_BYTES,
     TAIL_BYTES,
     App,
     Message,
@@ -161,7 +160,8 @@ def test_more_is_kept_where_the_beginning_is_not_enough(
     pass_through(app, notes=notes, with_text=with_text)
     assert notes.seen[0].whole
     assert notes.seen[0].encoding == ("" if with_text else "gzip")
-    assert notes.seen[0].held_bytes > LARGE_HEAD_BYTES
+    assert notes.seen[0].held_bytes == 500_000 + 8
+    assert notes.room_bytes == 10**9 - 500_008
 
 
 def test_a_client_that_leaves_is_seen() -> None:

@@ -225,7 +225,7 @@ def test_files_rotate_by_time_and_take_latecomers(tmp_path: Path) -> None:
 
 
 def test_files_rotate_by_size(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, rotation=Rotation(bytes=500))
+    rig = Rig(tmp_path, rotation=Rotation(size_bytes=500))
     for number in range(12):
         rig.write(record(float(number)))
         rig.now_s += 1
