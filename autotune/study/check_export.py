@@ -22,7 +22,7 @@ from objectives.statistics import AGGREGATES
 _HINT = "give a file of `autotune best --format yaml` or `--format json`"
 
 _FACT = re.compile(r"# ([A-Za-z0-9_@. -]+?): (.*)")
-_BETWEEN = re.compile(r"interval (\S+) to (\S+)")
+_BETWEEN = re.compile(r"interval ([^\s,]+) to ([^\s,]+)")
 _RATES = (
     "goodput",
     "request_throughput",

@@ -150,7 +150,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Seen:
+class Seen:
     """What was learnt while the server ran."""
 
     first_token_s: float
@@ -201,7 +201,7 @@ def check_served(
             return _refused(server, outcome)
         follower.say(f"it takes requests after {start_s:.1f} s; asking for a first token")
         try:
-            seen = asyncio.run(_use(server, exported, given, settings, follower))
+            seen = asyncio.run(observe(server, exported, given, settings, follower))
             # Requests that fail with the server would count as those that it served badly.
             server.check_alive()
         except EnvironmentFault as fault:
@@ -209,7 +209,7 @@ def check_served(
         except TrialFailed as outcome:
             raise EnvironmentFault(str(outcome), hint=f"its log is {log}") from outcome
         gone = server.stop()
-    return replace(_judged(exported, seen, server), start_s=start_s, gone=gone)
+    return replace(judged(exported, seen, server), start_s=start_s, gone=gone)
 
 
 def _check_servable(exported: Exported) -> None:
@@ -271,14 +271,19 @@ def _blamed(server: Server, fault: EnvironmentFault) -> EnvironmentFault:
     )
 
 
-async def _use(
+async def observe(
     server: Server,
     exported: Exported,
     given: Traffic,
     settings: TuneSettings,
     follower: Follower,
-) -> _Seen:
-    """Ask for a token, for the report, and for the traffic."""
+) -> Seen:
+    """Ask a server for a token, for its report, and for the answers to the traffic.
+
+    Raises:
+        TraceError: a request is longer than the server allows.
+        EnvironmentFault: it gives no token, or every request failed.
+    """
     endpoint = EndpointSettings(
         base_url=server.base_url,
         model=_served_name(exported),
@@ -299,7 +304,7 @@ async def _use(
             warmup=warmup_requests(traffic.trace, settings.warmup_s),
             follower=follower,
         )
-    return _Seen(first_token_s, report, traffic, replay)
+    return Seen(first_token_s, report, traffic, replay)
 
 
 def _served_name(exported: Exported) -> str:
@@ -338,7 +343,8 @@ def _report(server: Server) -> Report:
     return Report.of(info, server.output())
 
 
-def _judged(exported: Exported, seen: _Seen, server: Server) -> Served:
+def judged(exported: Exported, seen: Seen, server: Server) -> Served:
+    """Hold what a server showed against what its export says and promises."""
     traffic = seen.traffic
     budget = Budget(traffic.budget.absolute)
     measurement = measure(seen.replay.samples, classes=traffic.classes, budget=budget)

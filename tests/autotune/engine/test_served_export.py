@@ -1,26 +1,29 @@
+"""One real server with an exported file: proved, asked, replayed against, and gone."""
+
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from autotune.engine.serve import Server, serve_command
+from autotune.engine.serve_report import Report
 from autotune.export import Export, render
+from autotune.settings import TuneSettings
+from autotune.study.check_export import Exported, read_export
+from autotune.study.check_serve import judged, observe
+from autotune.study.session import read_traffic
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
 MODEL = Path(__file__).resolve().parents[3] / "autotune" / "demo" / "tiny-llama"
-VLLM = [sys.executable, str(Path(__file__).with_name("vllm_command.py"))]
 LIMITS = {"max_num_batched_tokens": 512, "max_num_seqs": 12}
 ENGINE_ARGS = {
     **LIMITS,
@@ -30,12 +33,13 @@ ENGINE_ARGS = {
     "enforce_eager": True,
     "enable_prefix_caching": False,
 }
+DROPPED = "enable-chunked-prefill: false\n"
+"""What vLLM's loader does not pass on, and its default is true."""
+
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
-    "VLLM_SERVER_DEV_MODE": "1",  # Opens /server_info, which tells the resolved limits.
     "NO_PROXY": "127.0.0.1",
 }
 TRACE = [
@@ -45,82 +49,75 @@ TRACE = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    process: subprocess.Popen[bytes]
-    port: int
-    log: Path
+class Silent:
+    """A follower who is told, and does not listen."""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def progress(self, body: Mapping[str, Any]) -> None:
+        """Nothing."""
 
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:  # noqa: S310
-            text: str = answer.read().decode()
-            return text
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_until_ready(server: Server, *, timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        with suppress(subprocess.TimeoutExpired):
-            server.process.wait(timeout=0.5)
-            break
-        with suppress(OSError):
-            server.get("/health")
-            return
-    pytest.fail(f"vllm serve did not become ready:\n{server.log.read_text()[-4000:]}")
+    def say(self, text: str) -> None:
+        """Nothing."""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("served")
-    config, log = folder / "exported.yaml", folder / "server.log"
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    path = tmp_path_factory.mktemp("served") / "exported.yaml"
     export = Export(str(MODEL), LIMITS, ENGINE_ARGS, provenance={"study": "served"})
-    config.write_text(render(export, "yaml"), encoding="utf-8")
-    port = free_port()
-    command = [*VLLM, "serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | ENVIRONMENT,
-            start_new_session=True,
-        )
-    try:
-        running = Server(process, port, log)
-        wait_until_ready(running, timeout_s=150)
-        yield running
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=30)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=10)
+    path.write_text(render(export, "yaml") + DROPPED, encoding="utf-8")
+    return read_export(path)
 
 
-def test_the_server_runs_with_the_exported_limits(server: Server) -> None:
-    config = json.loads(server.get("/server_info?config_format=json"))["vllm_config"]
-    scheduler = config["scheduler_config"]
-    assert {name: scheduler[name] for name in LIMITS} == LIMITS
-    assert config["cache_config"]["enable_prefix_caching"] is False
-    assert config["model_config"]["max_model_len"] == ENGINE_ARGS["max_model_len"]
+@pytest.fixture(scope="module")
+def server(exported: Exported) -> Iterator[Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        log = Path(exported.source).with_name("served.log")
+        options = ("--config", exported.source)
+        with Server(serve_command(), options, log=log, start_timeout_s=300) as running:
+            running.wait_until_ready()
+            yield running
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in TRACE), encoding="utf-8")
+    return path
+
+
+def test_every_exported_value_is_proved_and_a_dropped_one_is_caught(
+    server: Server, exported: Exported
+) -> None:
+    _, info = server.get("/server_info?config_format=json")
+    report = Report.of(info, server.output())
+    assert report.kv_cache_tokens is not None
+    proofs = report.prove({"model": exported.model, **exported.settings})
+    assert {each.name: each.state for each in proofs} == {
+        **dict.fromkeys(["model", *ENGINE_ARGS], "in_force"),
+        "enable_chunked_prefill": "differs",
+    }
+
+
+def test_traffic_is_replayed_through_the_endpoint_engine(
+    server: Server, exported: Exported, trace: Path
+) -> None:
+    settings = TuneSettings(model=str(MODEL), trace=str(trace), warmup_s=0.0)
+    given = read_traffic(settings)
+    seen = asyncio.run(observe(server, exported, given, settings, Silent()))
+    served = judged(exported, seen, server)
+    assert served.measurement is not None
+    assert served.measurement.failed_requests == 0
+    assert served.first_token_s is not None
+    assert seen.replay.usage == "exact"
+    assert seen.replay.samples.output_tokens.tolist() == [6, 4, 8]
+    assert [each.name for each in served.differing] == ["enable_chunked_prefill"]
 
 
 def test_the_openai_client_chats_and_streams(server: Server) -> None:
     from openai import OpenAI
 
-    with OpenAI(base_url=f"{server.url}/v1", api_key="EMPTY", max_retries=0) as client:
+    with OpenAI(base_url=server.base_url, api_key="EMPTY", max_retries=0) as client:
         chat = client.chat.completions.create(
             model=str(MODEL), messages=[{"role": "user", "content": "Hello"}], max_tokens=5
         )
@@ -140,10 +137,10 @@ def test_the_openai_client_chats_and_streams(server: Server) -> None:
     assert "".join(chunk.choices[0].text for chunk in chunks[:-1]).strip()
 
 
-def test_vllm_bench_replays_a_trace(server: Server, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl"
-    trace.write_text("".join(json.dumps(row) + "\n" for row in TRACE), encoding="utf-8")
-    command = [*VLLM, "bench", "serve", "--model", str(MODEL), "--base-url", server.url]
+def test_vllm_bench_replays_a_trace(server: Server, trace: Path, tmp_path: Path) -> None:
+    base_url = server.base_url.removesuffix("/v1")
+    command = [sys.executable, "-P", "-m", "autotune.engine.vllm_command", "bench", "serve"]
+    command += ["--model", str(MODEL), "--base-url", base_url]
     command += ["--dataset-name", "timed_trace", "--dataset-path", str(trace)]
     command += ["--timed-trace-sec-multiplier", "0.001", "--num-prompts", str(len(TRACE))]
     command += ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json"]
@@ -162,6 +159,10 @@ def test_vllm_bench_replays_a_trace(server: Server, tmp_path: Path) -> None:
     assert result["total_output_tokens"] == sum(int(str(row["output_length"])) for row in TRACE)
 
 
-def test_the_server_stops_when_asked(server: Server) -> None:
-    server.process.terminate()
-    assert server.process.wait(timeout=60) in (0, -signal.SIGTERM)
+def test_the_server_stops_when_asked_and_nothing_is_left(server: Server) -> None:
+    running = server.processes()
+    gone = server.stop()
+    assert len(running) > 1
+    assert gone.proved
+    assert gone.status in ("ended with status 0", "ended by SIGTERM")
+    assert [each for each in running if each.runs] == []
