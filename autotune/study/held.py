@@ -213,7 +213,8 @@ class Confirmed:
         unknown = not result.replays or self.unresolved or not self.budget.limits
         return None if unknown else True
 
-    def to_json(self) -> dict[str, Any]:
+    def shown(self) -> dict[str, Any]:
+        """Return it as programs are told it; what is stored are the results alone."""
         return {
             "share": self.part.share,
             "trace_sha256": self.part.sha256,

@@ -100,7 +100,7 @@ def shown_verdict(view: StudyView) -> dict[str, Any] | None:
     if KEY not in view.study.spec:
         return told
     confirmed = confirmed_on_held(view)
-    return {**told, KEY: None if confirmed is None else confirmed.to_json()}
+    return {**told, KEY: None if confirmed is None else confirmed.shown()}
 
 
 def confirmed_on_held(view: StudyView) -> Confirmed | None:

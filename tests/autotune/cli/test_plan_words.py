@@ -64,6 +64,21 @@ def test_how_many_engines_start(changes: dict[str, Any], line: str) -> None:
     assert line in plan_lines(plan)
 
 
+def test_what_is_held_out_is_said_with_its_engines() -> None:
+    short = [
+        {"limit": "ttft_p95", "requests": 16, "needed": 72},
+        {"limit": "itl_max", "requests": 16, "needed": None},
+    ]
+    held = {"share": "20%", "requests": 16, "duration_s": 0.8, "engine_starts": 4}
+    held["too_few_requests_for"] = short
+    lines = plan_lines({**outlook(job_of(trials=12)), "engine_starts": 16, "holdout": held})
+    assert [line for line in lines if "held out" in line] == [
+        "held out: the last 20 % of the window, 16 requests in 1 s, to confirm the winner on",
+        "held out, ttft_p95 has no upper bound: it counts 16 requests there and needs 72",
+        "engines: 12 start, one for each trial; up to 4 more for what is held out",
+    ]
+
+
 def test_a_simulation_starts_none() -> None:
     plan = {**outlook(job_of()), "simulated": "cpu"}
     assert [line for line in plan_lines(plan) if line.startswith("engines")] == []

@@ -120,6 +120,39 @@ def test_another_load_is_another_study(
         assert (each["load"], each["load_method"]) == (2.0, "superpose")
 
 
+def test_another_holdout_is_another_study(tune: Tune, engines: ScriptedEngines) -> None:
+    first = tune("--too-long", "skip", "--holdout", "20%")
+    assert first.exit_code == 0, first.output
+    assert "Requests longer than max_model_len 900, left out: 8." in first.stderr
+    assert "Held out: Requests longer than max_model_len 900, left out: 2." in first.stderr
+    assert json.loads(first.stdout)["verdict"]["holdout"]["requests"] == 14
+    count = len(engines.started)
+    error = tune("--too-long", "skip").exception
+    assert isinstance(error, FingerprintMismatch)
+    assert "holdout: '20%' before, 'none' now" in error.message
+    assert len(engines.started) == count
+
+
+def test_a_holdout_without_what_is_limited_is_refused(
+    tune: Tune, engines: ScriptedEngines
+) -> None:
+    error = tune(
+        *("--window", "0:0.39", "--holdout", "5%"),
+        *("--classes", "short:0-500 long:500-", "--budget", "ttft_p95@short:300"),
+    ).exception
+    assert isinstance(error, UsageError)
+    assert "the part that is held out has no request of class 'short'" in error.message
+    assert engines.started == []
+
+
+@pytest.mark.parametrize("share", ["20", "0%", "51%", "-20%", "all", "1e1%", ""])
+def test_no_share_at_all_is_refused(tune: Tune, engines: ScriptedEngines, share: str) -> None:
+    error = tune("--holdout", share).exception
+    assert isinstance(error, UsageError)
+    assert error.message == "--holdout: must be a percentage from 1% to 50%, such as 20%"
+    assert engines.started == []
+
+
 def test_a_load_of_one_is_the_traffic_as_recorded(tune: Tune, engines: ScriptedEngines) -> None:
     assert tune("--window", "0:0.34").exit_code == 0
     assert tune("--window", "0:0.34", "--load", "1").exit_code == 0

@@ -10,6 +10,7 @@ import pytest
 
 from autotune.cli.signals import Interrupted, raised_signals
 from autotune.cli.watch import Heartbeat, ScreenWatcher
+from autotune.study.held import HeldPart, HeldReplay, HeldResult
 from storage.records import TrialRecord
 from tests.autotune.study.records import limits, record, study_record, with_best
 
@@ -93,6 +94,22 @@ def test_a_resumed_study_shows_its_earlier_trials_first(
     assert [line.split()[0] for line in shown] == ["0", "1", "2", "trial"]
     assert shown[2].endswith("interrupted")
     assert shown[-1].endswith("about 90 s left")
+
+
+@pytest.mark.parametrize(("done", "left"), [(0, "about 8 min"), (3, "about 3 min")])
+def test_what_is_held_out_takes_its_time_too(
+    capsys: pytest.CaptureFixture[str], done: int, left: str
+) -> None:
+    """Up to four replays of it, each with an engine of its own."""
+    study, earlier = study_record(), measured(0)
+    replays = (HeldReplay({}, {}, 0),) * done
+    replay_s = (earlier.timings or {})["replay_s"] or 0.0
+    part = HeldPart("20%", "abc", 16, replay_s, "", done, (HeldResult(limits(512), replays),))
+    study = replace(study, spec={**study.spec, "holdout": part.to_json()})
+    with ScreenWatcher() as watcher:
+        watcher.opened(study, [earlier, measured(1)])
+        watcher.begun(record(2), 3, 3)
+    assert lines_of(capsys)[-1].endswith(f"{left} left")
 
 
 def test_a_trial_that_is_tried_again_says_so(capsys: pytest.CaptureFixture[str]) -> None:

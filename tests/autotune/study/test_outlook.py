@@ -9,6 +9,7 @@ from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.study.job import Job
 from autotune.study.outlook import outlook
 from autotune.traffic.fit import fitted
+from autotune.traffic.holdout import Holdout
 from autotune.traffic.model import Trace, TraceRequest
 from tests.autotune.study.scripted import BASELINE, job_of, small_trace
 
@@ -94,6 +95,26 @@ def test_replies_of_one_token_have_no_time_between_tokens() -> None:
     assert outlook(job)["too_few_requests_for"] == [
         {"limit": "tpot_p95", "requests": 50, "needed": 72}
     ]
+
+
+def test_what_is_held_out_has_figures_of_its_own() -> None:
+    job = job_of(budget="ttft_p95:300 itl_max:99", holdout="25%", warmup_s=0.0)
+    assert outlook(job)["holdout"] is None
+    first, held = Holdout("25%").split(small_trace())
+    whole, plan = outlook(job), outlook(replace(job, trace=first, held=held))
+    assert plan["holdout"] == {
+        "share": "25%",
+        "requests": 20,
+        "duration_s": 1.0,
+        "too_few_requests_for": [
+            {"limit": "ttft_p95", "requests": 20, "needed": 72},
+            {"limit": "itl_max", "requests": 20, "needed": None},
+        ],
+        "engine_starts": 4,
+    }
+    assert plan["engine_starts"] == whole["engine_starts"] + 4
+    hours = (8 * first.duration_s + 4 * held.duration_s) / 3600
+    assert plan["replay_hours_at_least"] == pytest.approx(hours, abs=1e-4)
 
 
 def test_no_budget_and_no_classes_are_said_in_words() -> None:
