@@ -10,6 +10,7 @@ from autotune.cli.tables import figure, limits
 from autotune.study.held import KEY
 from autotune.study.view import confirmed_on_held
 from autotune.traffic.holdout import Holdout
+from objectives.statistics import requests_needed
 
 if TYPE_CHECKING:
     from autotune.study.held import Confirmed, HeldResult
@@ -48,7 +49,7 @@ def holdout_words(view: StudyView, *, command: str) -> HoldoutWords:
     replayed = "" if len(confirmed.winner.replays) > 1 else ", replayed once"
     there = f"n {_part(confirmed)} ({confirmed.part.requests} requests{replayed}): {parts}."
     if confirmed.met is not False:
-        return HoldoutWords(then=(f"O{there}",))
+        return HoldoutWords(then=(f"O{there}", *_too_few(confirmed, compared)))
     return HoldoutWords(first=(f"Not confirmed o{there}", *_instead(confirmed)))
 
 
@@ -78,6 +79,18 @@ def _instead(confirmed: Confirmed) -> Iterator[str]:
         yield "The baseline keeps the budget there: stay with it, or tune on a longer --window."
     elif confirmed.met_by(confirmed.baseline) is False:
         yield "The baseline breaks it there as well: that traffic is harder, whatever is chosen."
+
+
+def _too_few(confirmed: Confirmed, compared: list[str]) -> Iterator[str]:
+    """Say for which values the part that is held out is too short to bound them from above."""
+    count = confirmed.part.requests
+    needs = [
+        f"{key} needs {needed}"
+        for key in [*(limit.key for limit in confirmed.budget.limits), *compared]
+        if (needed := requests_needed(key.partition("_")[2].partition("@")[0])) and needed > count
+    ]
+    if needs:
+        yield f"So few requests give no upper bound there: {', '.join(needs)}."
 
 
 def _parts(confirmed: Confirmed, compared: list[str]) -> Iterator[str]:

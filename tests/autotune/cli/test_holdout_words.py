@@ -65,6 +65,16 @@ def test_a_budget_that_is_met_stands_among_the_reasons() -> None:
     assert lines.index(said) < next(n for n, each in enumerate(lines) if each.startswith("Next:"))
 
 
+@pytest.mark.parametrize(("budget", "few"), [("ttft_p95:300 tpot_p99:16", True), ("", False)])
+def test_too_few_requests_for_a_bound_are_named(budget: str, few: bool) -> None:
+    own = replace(GOOD.replays[0], metrics={"ttft_p95": 200.0, "tpot_p95": 9.0, "tpot_p99": 9.0})
+    part = HeldPart("20%", "abc", 90, 60.0, "", 4, (HeldResult(WINNER, (own, own)),))
+    study = study_record(budget=budget)
+    study = replace(study, spec={**study.spec, "holdout": part.to_json()})
+    said = "So few requests give no upper bound there: tpot_p99 needs 368."
+    assert then(StudyView(study, (), FOUND))[1:] == ([said] if few else [])
+
+
 def test_a_limit_that_is_broken_there_is_said_first() -> None:
     view = view_of(BAD, BROKEN_BASE)
     said = [
