@@ -48,13 +48,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
+    """An event of a stream: what it holds, where it ends, and the text that it brings."""
+
     value: Any
     end: int
-
-    @property
-    def text(self) -> str:
-        """What tokens it brings, empty if none."""
-        return _text_of(self.value)
+    text: str = ""
 
 
 def read_answer(seen: Sighting) -> Answer:
@@ -139,9 +137,10 @@ def _events(data: bytes) -> Iterator[_Event]:
             yield _Event("[DONE]", end)
             continue
         try:
-            yield _Event(json.loads(content), end)
+            value = json.loads(content)
         except (ValueError, RecursionError):
             continue
+        yield _Event(value, end, _text_of(value))
 
 
 def _when(stamps: Sequence[tuple[float, int]], end: int) -> float | None:

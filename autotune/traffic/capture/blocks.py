@@ -19,8 +19,8 @@ from objectives.arrays import I8
 BLOCK_SIZE = 16
 """Tokens of a block, as vLLM has them."""
 
-PIECE_BYTES = 32
-"""Text that one id stands for where tokens are unknown: about half a block of English."""
+PIECE_BYTES = 64
+"""Text that one id stands for where tokens are unknown: about a block of English."""
 
 SALT_BYTES = 32
 

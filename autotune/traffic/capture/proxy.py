@@ -7,7 +7,6 @@ import ipaddress
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ GRACE_S = 30.0
 KEEP_ALIVE_S = 75
 """Of idle connections of clients: longer than clients keep them, so that none is closed in use."""
 
-_SWITCH_S = 5e-4
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -96,8 +94,6 @@ def run(serving: Coroutine[Any, Any, int | None]) -> int | None:
         import uvloop
 
         factory = uvloop.new_event_loop
-    # So long may the thread that writes keep the interpreter while a packet waits.
-    sys.setswitchinterval(_SWITCH_S)
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(serving)
 

@@ -1,16 +1,16 @@
 """Records what the path of the traffic saw, beside that path and never in its way.
 
-``put`` takes a lock for a moment and keeps a reference, nothing more. One thread reads, hashes
-and writes. What it cannot keep up with, or cannot write, passes unrecorded, and how much that
-was is recorded as soon as that is possible.
+``put`` keeps a reference, nothing more. One thread reads, hashes and writes, a few times a second.
+What it cannot keep up with, or cannot write, passes unrecorded, and how much that was is recorded
+as soon as that is possible.
 """
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.errors import AutotuneError
+from autotune.traffic.capture.blocks import give_way
 from autotune.traffic.capture.finishing import (
     ChildFinisher,
     Finisher,
@@ -42,7 +43,9 @@ ROTATE_S = 3600.0
 ROTATE_BYTES = 32 * 2**20
 
 _BATCH = 64
-_TICK_S = 1.0
+TICK_S = 0.2
+"""How often what waits is written."""
+
 _SAY_AGAIN_S = 60.0
 
 QUEUE_FULL = "the queue was full"
@@ -95,6 +98,7 @@ class Recorder:
         opener: opens files.
         clock: seconds since 1970.
         say: takes a line for people.
+        pause: called after each request, for other threads to run.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class Recorder:
         opener: Opener = open_part,
         clock: Callable[[], float] = time.time,
         say: Callable[[str], None] = say_on_stderr,
+        pause: Callable[[], None] = give_way,
     ) -> None:
         self.folder = folder
         self._header = header
@@ -117,7 +122,8 @@ class Recorder:
         self._opener = opener
         self._clock = clock
         self._say = say
-        self._waiting: queue.Queue[Sighting | Record | None] = queue.Queue(MAX_WAITING)
+        self._pause = pause
+        self._waiting: deque[Sighting | Record] = deque()
         self._lock = threading.Lock()
         self._held_bytes = 0
         self._missed: dict[str, Missed] = {}
@@ -152,9 +158,9 @@ class Recorder:
 
     def put(self, item: Sighting | Record) -> None:
         """Have a request recorded; never waits and never raises."""
-        try:
-            self._waiting.put_nowait(item)
-        except queue.Full:
+        if len(self._waiting) < MAX_WAITING:
+            self._waiting.append(item)
+        else:
             self._release(item)
             self.miss(QUEUE_FULL)
 
@@ -173,14 +179,14 @@ class Recorder:
     def close(self) -> list[Path]:
         """Write all that waits, finish all files and return the traces of this recorder."""
         self._closing.set()
-        with suppress(queue.Full):
-            self._waiting.put_nowait(None)
         self._thread.join()
         return [path for path in self.paths if path.exists()]
 
     def _run(self) -> None:
-        while not (self._closing.is_set() and self._waiting.empty()):
-            self._turn(self._next_batch(0.0 if self._closing.is_set() else _TICK_S))
+        while self._waiting or not self._closing.is_set():
+            # Nobody wakes this thread: the interpreter would change hands at every request.
+            self._closing.wait(0.0 if self._waiting else TICK_S)
+            self._turn(self._next_batch())
         self._tell_gaps()
         # No traffic is left to be disturbed, so this thread finishes the last files itself.
         for part in self._closed(self._parts):
@@ -196,18 +202,9 @@ class Recorder:
         except Exception as error:  # noqa: BLE001
             self.miss(f"the writer failed ({type(error).__name__})", len(batch))
 
-    def _next_batch(self, wait_s: float) -> list[Sighting | Record]:
-        """Return what waits; wait a moment for it, so that files end without traffic as well."""
-        batch: list[Sighting | Record] = []
-        try:
-            first = self._waiting.get(timeout=wait_s) if wait_s else self._waiting.get_nowait()
-            batch += [] if first is None else [first]
-            while len(batch) < _BATCH:
-                item = self._waiting.get_nowait()
-                batch += [] if item is None else [item]
-        except queue.Empty:
-            pass
-        return batch
+    def _next_batch(self) -> list[Sighting | Record]:
+        """Return what waits, oldest first."""
+        return [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
 
     def _write(self, batch: Iterable[Sighting | Record]) -> None:
         for item in batch:
@@ -215,6 +212,7 @@ class Recorder:
             self._release(item)
             for record in records:
                 self._append(record)
+            self._pause()
 
     def _records(self, item: Sighting | Record) -> Sequence[Record]:
         if isinstance(item, Record):

@@ -51,7 +51,7 @@ class Rig:
         """Have the writer do a round in this thread, for tests that need to know when."""
         for item in items:
             self.recorder.put(item)
-        self.recorder._turn(self.recorder._next_batch(0.0))
+        self.recorder._turn(self.recorder._next_batch())
 
 
 def record(at_s: float = 0.0, **more: Any) -> Record:
