@@ -42,6 +42,13 @@ def check(
         bool,
         typer.Option("--serve", help="Start vLLM's own server with it, and replay against that."),
     ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="An earlier export, or result of check --serve or replay, to lay beside it.",
+            show_default=False,
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +95,8 @@ def check(
     from autotune.cli.tables import console
     from autotune.cli.watch import ScreenWatcher
     from autotune.errors import NoLongerApplies
-    from autotune.study.check import check_here
+    from autotune.study.check import check_here, stored_of
+    from autotune.study.check_against import read_stored, side_by_side
     from autotune.study.check_here import look_around
     from autotune.study.check_serve import check_served
     from autotune.user_files import check_destination
@@ -97,6 +105,7 @@ def check(
 
     if output is not None:
         check_destination(output)
+    before = None if against is None else read_stored(against)
     exported, view, samples = _at_hand(file, resolve_url(storage, os.environ), study_name)
     given = {
         "trace": trace,
@@ -124,6 +133,8 @@ def check(
             flags = None if view is None else view.study.spec["flags"]
             served = check_served(exported, settings, watcher, flags=flags)
         checked = replace(checked, served=served)
+    if before is not None:
+        checked = replace(checked, sides=side_by_side(before, stored_of(checked)))
     text = json.dumps(plain(checked.to_json(), name="check"), indent=2, allow_nan=False)
     if output_format is OutputFormat.JSON:
         typer.echo(text)
@@ -211,22 +222,16 @@ def _replayed(exported: Exported, view: StudyView | None, given: dict[str, Any])
     from autotune.errors import UsageError
     from autotune.settings import load_settings
 
-    told = exported.provenance
-    own_window = told.get("window")
-    own = {
-        "model": exported.model or "none",
-        "trace": told.get("trace"),
-        "budget": told.get("budget") or "",
-    }
-    if given["trace"] is None:
-        if own["trace"] is None:
-            raise UsageError(
-                f"{exported.source} does not say which traffic it was measured with",
-                hint="give one with --trace",
-            )
-        own["window"] = None if own_window == "all" else own_window
-        factor = told.get("load")
-        own["load"] = None if factor == 1 else factor
+    own = exported.traffic()
+    if given["trace"] is not None:
+        own = {}
+    elif own["trace"] is None:
+        raise UsageError(
+            f"{exported.source} does not say which traffic it was measured with",
+            hint="give one with --trace",
+        )
+    own["model"] = exported.model or ""
+    own["budget"] = exported.provenance.get("budget") or ""
     if view is not None:
         own["classes"] = view.study.spec["classes"] or None
     chosen = {name: value for name, value in given.items() if value is not None}

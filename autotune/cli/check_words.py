@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from autotune.engine.serve import Gone
     from autotune.engine.serve_report import Proof
     from autotune.study.check import Checked
+    from autotune.study.check_against import Side
     from autotune.study.check_drift import Drifted
     from autotune.study.check_serve import Compared, Served
 
@@ -20,6 +21,7 @@ _PROVED = {
     "differs": "NOT in force",
     "not_provable": "not provable",
 }
+_YES = {None: "-", True: "yes", False: "no"}
 _UNITS = ("ttft", "tpot", "itl", "e2e")
 
 
@@ -38,6 +40,9 @@ def _lines(checked: Checked, width: int) -> Iterator[str]:
     if checked.served is not None:
         yield ""
         yield from _served(checked.served, width)
+    if checked.sides:
+        yield ""
+        yield from sides_table(checked.sides, width)
     yield ""
     yield "It no longer applies." if checked.against else "It applies."
 
@@ -51,7 +56,7 @@ def drift_table(rows: Sequence[Drifted], width: int) -> list[str]:
 def _drift_row(row: Drifted) -> tuple[str, ...]:
     digits = 3 if row.name in ("rate_per_s", "reused_share") else 1
     change = "-" if row.change is None else f"{row.change:+.1%}"
-    noise = {None: "-", True: "yes", False: "no"}[row.beyond_noise]
+    noise = _YES[row.beyond_noise]
     p = "-" if row.p is None else f"{row.p:.2g}"
     return (
         row.name,
@@ -63,6 +68,27 @@ def _drift_row(row: Drifted) -> tuple[str, ...]:
         figure(row.distance, 2),
         "yes" if row.matters else "",
     )
+
+
+def sides_table(sides: Sequence[Side], width: int) -> list[str]:
+    """Return what was before beside what is now."""
+    rows = [
+        (
+            each.name,
+            _value(each.then),
+            _value(each.now),
+            "-" if each.change is None else f"{each.change:+.1%}",
+            _YES[each.beyond_noise],
+        )
+        for each in sides
+    ]
+    return ruled(("", "before", "now", "change", "beyond noise"), rows, width=width)
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "-"
+    return figure(value, 2) if isinstance(value, float) else written(value)
 
 
 def _served(served: Served, width: int) -> Iterator[str]:
@@ -127,7 +153,7 @@ def _compared(each: Compared) -> tuple[str, ...]:
         figure(each.served, digits),
         f"{each.added:+.{digits}f}{unit}",
         "-" if each.ratio is None else f"{each.ratio:+.1%}",
-        {None: "-", True: "yes", False: "no"}[each.within],
+        _YES[each.within],
     )
 
 

@@ -80,6 +80,10 @@ class Report:
         tokens = self.config.get("cache_config", {}).get("kv_cache_size_tokens")
         return tokens if isinstance(tokens, int) else None
 
+    def resolved(self) -> dict[str, object]:
+        """Return every single value of the resolved configuration by its dotted path."""
+        return dict(_leaves(self.config, ""))
+
     def prove(self, wanted: Mapping[str, object]) -> tuple[Proof, ...]:
         """Return what is proved of each engine argument of a file."""
         return tuple(self._prove(name, value) for name, value in wanted.items())
@@ -119,6 +123,14 @@ class Report:
                 for key, child in part.items()
                 if isinstance(child, dict)
             ]
+
+
+def _leaves(part: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
+    for key, value in part.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
 def agrees(wanted: object, found: object) -> bool | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from autotune.demo import resolve_trace
 from autotune.errors import AutotuneError, UsageError
+from autotune.settings import load_settings
+from autotune.study.check_against import Side, Stored
 from autotune.study.check_drift import Drifted, Flow, drift_between, drifted
 from autotune.study.check_export import Exported
-from autotune.study.check_here import Here, Matter, matters_of
+from autotune.study.check_here import NOWHERE, Here, Matter, matters_of
 from autotune.study.check_serve import Served
+from autotune.study.session import read_traffic
 from autotune.study.view import StudyView
-from autotune.traffic.load import Load
 from autotune.traffic.model import Trace
 from autotune.traffic.trace import load_trace
 from autotune.traffic.window import parse_window
@@ -30,14 +31,18 @@ class Checked:
     Attributes:
         exported: what was checked.
         matters: what it was measured with, against what is here.
+        here: that.
         drift: of its traffic; () where that was not compared.
         served: what serving it showed; None where it was not served.
+        sides: of what was stored before, and what it is now.
     """
 
     exported: Exported
     matters: tuple[Matter, ...]
+    here: Here = NOWHERE
     drift: tuple[Drifted, ...] = ()
     served: Served | None = None
+    sides: tuple[Side, ...] = ()
 
     @property
     def against(self) -> tuple[str, ...]:
@@ -60,9 +65,11 @@ class Checked:
             "study": self.exported.provenance.get("study"),
             "applies": not self.against,
             "against": list(self.against),
+            "here": asdict(self.here),
             "matters": [asdict(each) for each in self.matters],
             "drift": [each.to_json() for each in self.drift],
             "served": None if self.served is None else self.served.to_json(),
+            "sides": [asdict(each) for each in self.sides],
         }
 
 
@@ -90,14 +97,46 @@ def check_here(
     """
     matters = matters_of(exported, here, view)
     if trace is None:
-        return Checked(exported, matters)
+        return Checked(exported, matters, here)
     then = _then(exported, samples)
-    return Checked(exported, matters, drift_between(then, _now(exported, trace, window)))
+    return Checked(exported, matters, here, drift_between(then, _now(exported, trace, window)))
+
+
+def stored_of(checked: Checked) -> Stored:
+    """Return a check as what is laid beside an earlier result: as served, else as exported."""
+    exported, here, served = checked.exported, checked.here, checked.served
+    told = exported.provenance
+    if served is None or served.measurement is None:
+        names = ("vllm", "torch", "device", "kv_cache_tokens")
+        return Stored(
+            source=exported.source,
+            facts={name: told.get(name) for name in names},
+            metrics=exported.metrics,
+            intervals=exported.intervals,
+            arguments=exported.settings,
+            resolved=False,
+            traffic=told.get("trace_sha256"),
+        )
+    return Stored(
+        source=exported.source,
+        facts={
+            "vllm": here.vllm,
+            "torch": here.torch,
+            "device": ", ".join(dict.fromkeys(here.devices)),
+            "kv_cache_tokens": served.kv_cache_tokens,
+        },
+        metrics=served.measurement.metrics,
+        intervals=served.intervals,
+        arguments=served.resolved,
+        resolved=True,
+        traffic=served.traffic,
+    )
 
 
 def _then(exported: Exported, samples: RequestSamples | None) -> Flow:
-    with suppress(AutotuneError, OSError):
-        return Flow.of_trace(_recorded(exported.provenance))
+    recorded = _recorded(exported)
+    if recorded is not None:
+        return Flow.of_trace(recorded)
     if samples is not None:
         return Flow.of_samples(samples)
     raise UsageError(
@@ -107,22 +146,16 @@ def _then(exported: Exported, samples: RequestSamples | None) -> Flow:
     )
 
 
-def _recorded(told: Mapping[str, Any]) -> Trace:
-    """Return the traffic that a study replayed.
-
-    Raises:
-        UsageError: it is not there, or another by now.
-    """
-    trace = load_trace(resolve_trace(str(told["trace"]))) if "trace" in told else None
-    if trace is None:
-        raise UsageError("the export names no trace")
-    if told.get("window") not in (None, "all"):
-        trace = parse_window(str(told["window"])).apply(trace)
-    if (factor := told.get("load")) not in (None, 1):
-        trace = Load.of(float(factor), str(told["load_method"])).apply(trace)
-    if trace.sha256 != told.get("trace_sha256"):
-        raise UsageError("the trace is another")
-    return trace
+def _recorded(exported: Exported) -> Trace | None:
+    """Return the traffic that a study replayed, None where it is not there or is another now."""
+    own = exported.traffic()
+    if own["trace"] is None:
+        return None
+    with suppress(AutotuneError, OSError):
+        trace = read_traffic(load_settings(None, {"model": "", **own}, command="check")).trace
+        if trace.sha256 == exported.provenance.get("trace_sha256"):
+            return trace
+    return None
 
 
 def _now(exported: Exported, name: str, window: str | None) -> Flow:

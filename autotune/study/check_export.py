@@ -62,10 +62,16 @@ class Exported:
         export = Export(self.model, {}, self.settings, self.provenance)
         return render(export, "yaml", flags=flags)
 
-    @property
-    def told(self) -> bool:
-        """Whether it says where it comes from."""
-        return "trace_sha256" in self.provenance
+    def traffic(self) -> dict[str, Any]:
+        """Return the settings by which its traffic is read again; trace None if it has none."""
+        told = self.provenance
+        window, load, share = (told.get(name) for name in ("window", "load", "holdout"))
+        return {
+            "trace": None if told.get("trace") is None else str(told["trace"]),
+            "window": None if window in (None, "all") else str(window),
+            "load": None if load in (None, 1) else load,
+            "holdout": f"{100 * share:g}%" if isinstance(share, float) else None,
+        }
 
 
 def of_export(export: Export, source: str) -> Exported:

@@ -60,6 +60,10 @@ class Here:
     devices: tuple[str, ...]
 
 
+NOWHERE = Here(None, None, ())
+"""Where nobody has looked."""
+
+
 def look_around() -> Here:
     """Ask what is here without importing vLLM or PyTorch."""
     installed = vllm_version()

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,10 @@ class Served:
         first_token_s: from the first request to its token.
         kv_cache_tokens: that the server reports.
         proofs: one for each value of the file.
+        resolved: every value of the server's configuration, by its dotted path.
         measurement: of the replay; None where there was none.
         replay: the same by requests.
+        traffic: sha256 of what was replayed.
         same_traffic: whether it was that of the study, without which nothing is compared.
         budget: that was judged by, in ms.
         kept: whether the replay keeps the budget; None without one.
@@ -108,8 +110,10 @@ class Served:
     first_token_s: float | None = None
     kv_cache_tokens: int | None = None
     proofs: tuple[Proof, ...] = ()
+    resolved: Mapping[str, object] = field(default_factory=dict)
     measurement: Measurement | None = None
     replay: EndpointReplay | None = None
+    traffic: str | None = None
     same_traffic: bool = False
     budget: Budget | None = None
     kept: bool | None = None
@@ -122,6 +126,12 @@ class Served:
         """The values of the file that are not in force."""
         return tuple(each for each in self.proofs if each.state == "differs")
 
+    @property
+    def intervals(self) -> dict[str, tuple[float | None, float | None]]:
+        """The bounds of what was measured, by metric."""
+        found = {} if self.measurement is None else self.measurement.intervals
+        return {name: (each.low, each.high) for name, each in found.items() if _compares(name)}
+
     def to_json(self) -> dict[str, Any]:
         """Return it for programs."""
         measured = self.measurement
@@ -133,11 +143,14 @@ class Served:
             "first_token_s": self.first_token_s,
             "kv_cache_tokens": self.kv_cache_tokens,
             "values": [asdict(each) for each in self.proofs],
+            "resolved": dict(self.resolved),
             "requests": None if measured is None else measured.requests,
             "failed_requests": None if measured is None else measured.failed_requests,
             "send_lag_p99_ms": None if measured is None else measured.send_lag_p99_ms,
             "usage": None if self.replay is None else self.replay.usage,
             "metrics": {} if measured is None else _latencies(measured.metrics),
+            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
+            "traffic": self.traffic,
             "same_traffic": self.same_traffic,
             "budget": None if self.budget is None else self.budget.text,
             "kept": self.kept,
@@ -356,8 +369,10 @@ def judged(exported: Exported, seen: Seen, server: Server) -> Served:
         first_token_s=seen.first_token_s,
         kv_cache_tokens=seen.report.kv_cache_tokens,
         proofs=seen.report.prove({"model": exported.model, **exported.settings}),
+        resolved=seen.report.resolved(),
         measurement=measurement,
         replay=seen.replay,
+        traffic=traffic.trace.sha256,
         same_traffic=same,
         budget=budget if budget.limits else None,
         kept=is_feasible(budget, measurement.metrics, measurement.failed_requests)
@@ -391,5 +406,5 @@ def _compares(name: str) -> bool:
     return name in _RATES or name.partition("_")[0] in METRICS
 
 
-def _latencies(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+def _latencies(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in metrics.items() if _compares(name)}
