@@ -81,10 +81,11 @@ def check(
     ] = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Say whether an export still applies: to this vLLM, device, model and traffic.
+    """Say whether an export still applies.
 
-    With --serve: serve it, prove that its values are in force, and compare with what the study
-    promised. Exit code 3 if it no longer applies.
+    To the vLLM, device and model that are here, and to traffic of now. With --serve: serve it,
+    prove that its values are in force, and compare with what the study promised. Exit code 3 if
+    it no longer applies.
     """
     import json
     import os

@@ -29,6 +29,7 @@ _RENAMED: Mapping[str, tuple[str, ...]] = {
 }
 """What the sub-configurations call otherwise than the command line does."""
 
+_SECRETS = ("hf_token", "api_key")
 _DEPTH = 3
 _AUTO: Mapping[str, object] = {"max_model_len": -1}
 """Beside the word ``auto``, what asks vLLM to choose."""
@@ -129,7 +130,7 @@ def _leaves(part: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
     for key, value in part.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{path}{key}.")
-        else:
+        elif key not in _SECRETS:
             yield f"{path}{key}", value
 
 

@@ -49,7 +49,16 @@ AMX: its product of so few rows does without these instructions and so does not 
 for them, and its attention then uses them unasked (SIGILL)."""
 
 _RATES = ("output_throughput", "request_throughput", "total_token_throughput", "goodput")
-_OF_THE_SERVER = ("api_key", "ssl_keyfile", "ssl_certfile", "uds", "root_path", "headless", "grpc")
+_OF_THE_SERVER = (
+    "api_key",
+    "hf_token",
+    "ssl_keyfile",
+    "ssl_certfile",
+    "uds",
+    "root_path",
+    "headless",
+    "grpc",
+)
 _REFUSED = re.compile(r"error: (unrecognized arguments|argument )|validation errors? for ")
 _REPORT_PATH = "/server_info?config_format=json"
 _FILE = "serve.yaml"
@@ -233,9 +242,9 @@ def _check_servable(exported: Exported) -> None:
     for name in _OF_THE_SERVER:
         if name in exported.settings:
             raise UsageError(
-                f"{exported.source}: {name.replace('_', '-')} is about the server, not the engine",
+                f"{exported.source}: {name.replace('_', '-')} is no argument of the engine that is measured",
                 hint="leave it out of what is checked: the server listens on loopback, in plain "
-                "HTTP and without a key",
+                "HTTP and without a key; the hub's token is taken from HF_TOKEN",
             )
 
 
