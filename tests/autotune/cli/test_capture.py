@@ -20,6 +20,8 @@ from autotune.traffic.capture.opening import CaptureOptions, opened_recorder
 from autotune.traffic.trace import load_trace
 from tests.autotune.traffic.capture.stub import Stub, served
 
+pytestmark = pytest.mark.wire
+
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Why?"}], "max_tokens": 4}
 
 

@@ -15,6 +15,8 @@ from tests.autotune.cli.endpoints import REQUESTS, local, make_folder
 from tests.autotune.engine.endpoint_cases import KEYED, answers, only_every_other
 from tests.autotune.engine.faulty_server import KEY, FaultyServer, Script, running
 
+pytestmark = pytest.mark.wire
+
 TRACE = ("--trace", "t.jsonl", "--warmup-s", "0")
 JSON = ("--format", "json")
 SIMULATED = ("--engine", "sim:cpu-tiny-llama", "--trace", "demo:mixed", "--window", "0:2")

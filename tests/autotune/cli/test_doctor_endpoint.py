@@ -32,6 +32,8 @@ from tests.autotune.engine.faulty_server import (
     with_certificate,
 )
 
+pytestmark = pytest.mark.wire
+
 DOCTOR = ("doctor", "--endpoint", "local")
 ALL = ["settings", "name", "connection", "tls", "models", "model", "token", "usage", "token_ids"]
 HTML = "text/html"

@@ -21,6 +21,8 @@ from tests.autotune.cli.endpoints import (
 from tests.autotune.engine.endpoint_cases import CASES, KEYED, FaultCase, said
 from tests.autotune.engine.faulty_server import KEY, Script, running, with_certificate
 
+pytestmark = pytest.mark.wire
+
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "results" / "endpoint_faults.md"
 ALL = [
     pytest.param(case, id=f"{group}: {case.what}")

@@ -23,6 +23,8 @@ from tests.autotune.engine.faulty_server import (
     usage_of,
 )
 
+pytestmark = pytest.mark.wire
+
 OPENAI = {"m": {"owned_by": "somebody"}}
 
 

@@ -14,6 +14,8 @@ from autotune.traffic.capture.forward import parse_upstream
 from autotune.traffic.capture.observe import App, Message, Receive, Scope, Send
 from tests.autotune.traffic.capture.stub import Stub, chunk, proxied, served
 
+pytestmark = pytest.mark.wire
+
 HOP = ("connection", "keep-alive", "transfer-encoding")
 
 

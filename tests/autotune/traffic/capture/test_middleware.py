@@ -16,6 +16,8 @@ from autotune.traffic.capture.middleware import CaptureMiddleware, in_place
 from autotune.traffic.trace import load_trace
 from tests.autotune.traffic.capture.stub import served
 
+pytestmark = pytest.mark.wire
+
 USAGE = {"prompt_tokens": 33, "completion_tokens": 2}
 
 

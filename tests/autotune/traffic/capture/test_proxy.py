@@ -24,6 +24,8 @@ from autotune.traffic.model import Trace, TraceRequest
 from autotune.traffic.trace import load_trace
 from tests.autotune.traffic.capture.stub import Stub, prompt_tokens, proxied, served
 
+pytestmark = pytest.mark.wire
+
 REQUESTS = 200
 
 

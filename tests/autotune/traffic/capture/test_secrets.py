@@ -18,6 +18,8 @@ from autotune.traffic.capture.recorder import Recorder
 from autotune.traffic.trace import load_trace
 from tests.autotune.traffic.capture.stub import WORD, Stub, proxied, served
 
+pytestmark = pytest.mark.wire
+
 KEY = "sk-planted-4711"
 PROMPT = "planted prompt "
 CHAT = {"model": "m", "messages": [{"role": "user", "content": PROMPT * 9}], "max_tokens": 5}
