@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -26,7 +27,7 @@ def names_of(*kinds: type) -> list[str]:
     "names",
     [
         list(Checked(NOTHING, ()).to_json()),
-        list(check_serve.Served((), check_here._CPUINFO).to_json()),
+        list(check_serve.Served((), Path("log")).to_json()),
         names_of(Gone, check_here.Here, check_here.Matter, check_drift.Drifted),
         names_of(serve_report.Proof, check_serve.Compared, check_against.Side),
         literals(serve_report.ProofState),

