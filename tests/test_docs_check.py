@@ -11,7 +11,7 @@ import pytest
 from autotune.engine import serve_report
 from autotune.engine.serve import Gone
 from autotune.export.document import Export
-from autotune.study import check_against, check_drift, check_here, check_serve
+from autotune.study import check_against, check_drift, check_here, check_result, check_serve
 from autotune.study.check import Checked
 from autotune.study.check_export import of_export
 from tests.test_docs import literals, missing, numbers, text_of
@@ -27,9 +27,9 @@ def names_of(*kinds: type) -> list[str]:
     "names",
     [
         list(Checked(NOTHING, ()).to_json()),
-        list(check_serve.Served((), Path("log")).to_json()),
+        list(check_result.Served((), Path("log")).to_json()),
         names_of(Gone, check_here.Here, check_here.Matter, check_drift.Drifted),
-        names_of(serve_report.Proof, check_serve.Compared, check_against.Side),
+        names_of(serve_report.Proof, check_result.Compared, check_against.Side),
         literals(serve_report.ProofState),
         list(get_args(check_here.MatterState)),
         ["vllm", "torch", "device", "model", "arguments", "simulated"],

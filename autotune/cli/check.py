@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,8 @@ from autotune.cli.options import (
 
 if TYPE_CHECKING:
     from autotune.settings import TuneSettings
+    from autotune.study.check import Checked
+    from autotune.study.check_against import Stored
     from autotune.study.check_export import Exported
     from autotune.study.view import StudyView
     from objectives.samples import RequestSamples
@@ -87,27 +90,16 @@ def check(
     prove that its values are in force, and compare with what the study promised. Exit code 3 if
     it no longer applies.
     """
-    import json
     import os
-    from dataclasses import replace
 
-    from autotune.cli.check_words import check_lines
-    from autotune.cli.files import write_text
-    from autotune.cli.tables import console
-    from autotune.cli.watch import ScreenWatcher
-    from autotune.errors import NoLongerApplies
-    from autotune.study.check import check_here, stored_of
-    from autotune.study.check_against import read_stored, side_by_side
-    from autotune.study.check_here import look_around
-    from autotune.study.check_serve import check_served
+    from autotune.study.check_against import read_stored
     from autotune.user_files import check_destination
-    from storage.codec import plain
     from storage.database import resolve_url
 
     if output is not None:
         check_destination(output)
     before = None if against is None else read_stored(against)
-    exported, view, samples = _at_hand(file, resolve_url(storage, os.environ), study_name)
+    at_hand = _at_hand(file, resolve_url(storage, os.environ), study_name)
     given = {
         "trace": trace,
         "window": window,
@@ -120,32 +112,61 @@ def check(
         "silence_timeout_s": silence_timeout_s,
         "log_folder": log_folder,
     }
+    checked = _checked(at_hand, before, given, serve=serve)
+    _print(checked, output, as_json=output_format is OutputFormat.JSON)
+
+
+def _checked(
+    at_hand: tuple[Exported, StudyView | None, RequestSamples | None],
+    before: Stored | None,
+    given: Mapping[str, Any],
+    *,
+    serve: bool,
+) -> Checked:
+    from dataclasses import replace
+
+    from autotune.cli.watch import ScreenWatcher
+    from autotune.study.check import check_here, stored_of
+    from autotune.study.check_against import side_by_side
+    from autotune.study.check_here import look_around
+    from autotune.study.check_serve import check_served
+
+    exported, view, samples = at_hand
     settings = _replayed(exported, view, given) if serve else None
     checked = check_here(
         exported,
         look_around(),
         view=view,
         samples=samples,
-        trace=None if serve else trace,
-        window=window,
+        trace=None if serve else given["trace"],
+        window=given["window"],
     )
     if settings is not None:
+        flags = None if view is None else view.study.spec["flags"]
         with ScreenWatcher() as watcher:
-            flags = None if view is None else view.study.spec["flags"]
             served = check_served(exported, settings, watcher, flags=flags)
         checked = replace(checked, served=served)
     if before is not None:
         checked = replace(checked, sides=side_by_side(before, stored_of(checked)))
+    return checked
+
+
+def _print(checked: Checked, output: Path | None, *, as_json: bool) -> None:
+    import json
+
+    from autotune.cli.check_words import check_lines
+    from autotune.cli.files import write_text
+    from autotune.cli.tables import console
+    from autotune.errors import NoLongerApplies
+    from storage.codec import plain
+
     text = json.dumps(plain(checked.to_json(), name="check"), indent=2, allow_nan=False)
-    if output_format is OutputFormat.JSON:
-        typer.echo(text)
-    else:
-        typer.echo("\n".join(check_lines(checked, width=console().width)))
+    typer.echo(text if as_json else "\n".join(check_lines(checked, width=console().width)))
     if output is not None:
         write_text(output, text + "\n", hint="the result is on stdout")
     if checked.against:
         raise NoLongerApplies(
-            f"{exported.source} no longer applies: {'; '.join(checked.against)}",
+            f"{checked.exported.source} no longer applies: {'; '.join(checked.against)}",
             hint="measure anew with `autotune tune`, or correct what was changed",
         )
 
@@ -218,20 +239,21 @@ def _samples(exported: Exported, repository: Repository, view: StudyView) -> Req
     return RequestSamples.from_arrays(Steps.split(arrays)[1]) if arrays else None
 
 
-def _replayed(exported: Exported, view: StudyView | None, given: dict[str, Any]) -> TuneSettings:
+def _replayed(
+    exported: Exported, view: StudyView | None, given: Mapping[str, Any]
+) -> TuneSettings:
     """Return what is replayed against the server: what was given, else that of the study."""
     from autotune.errors import UsageError
     from autotune.settings import load_settings
 
     own = exported.traffic()
     if given["trace"] is not None:
-        own = {}
+        own = {"model": own["model"]}
     elif own["trace"] is None:
         raise UsageError(
             f"{exported.source} does not say which traffic it was measured with",
             hint="give one with --trace",
         )
-    own["model"] = exported.model or ""
     own["budget"] = exported.provenance.get("budget") or ""
     if view is not None:
         own["classes"] = view.study.spec["classes"] or None

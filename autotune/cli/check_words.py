@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.study.check import Checked
     from autotune.study.check_against import Side
     from autotune.study.check_drift import Drifted
-    from autotune.study.check_serve import Compared, Served
+    from autotune.study.check_result import Compared, Served
 
 _PROVED = {
     "in_force": "in force",
@@ -22,6 +22,7 @@ _PROVED = {
     "not_provable": "not provable",
 }
 _YES = {None: "-", True: "yes", False: "no"}
+_SHOWN = ("p50", "p95", "p99")
 _UNITS = ("ttft", "tpot", "itl", "e2e")
 
 
@@ -81,6 +82,7 @@ def sides_table(sides: Sequence[Side], width: int) -> list[str]:
             _YES[each.beyond_noise],
         )
         for each in sides
+        if each.kind != "metric" or _usual(each.name)
     ]
     return ruled(("", "before", "now", "change", "beyond noise"), rows, width=width)
 
@@ -115,7 +117,10 @@ def _proofs(proofs: Sequence[Proof]) -> list[tuple[str, ...]]:
             each.name,
             written(each.wanted),
             _PROVED[each.state],
-            each.where if each.found is None else f"{written(each.found)}, by {each.where}",
+            # What is in force is not said twice.
+            each.where
+            if each.found is None or each.state == "in_force"
+            else f"{written(each.found)}, by {each.where}",
         )
         for each in proofs
     ]
@@ -133,10 +138,18 @@ def _replay(served: Served, width: int) -> Iterator[str]:
         yield "the traffic is not the study's, so its promises are not compared"
     elif served.compared:
         heading = ("metric", "promised", "interval", "served", "HTTP adds", "", "in interval")
-        yield from ruled(heading, [_compared(each) for each in served.compared], width=width)
+        named = () if served.budget is None else [each.key for each in served.budget.limits]
+        shown = [each for each in served.compared if _usual(each.name) or each.name in named]
+        yield from ruled(heading, [_compared(each) for each in shown], width=width)
     if served.budget is not None:
         kept = "keeps" if served.kept else "breaks"
         yield f"served, it {kept} the budget {served.budget.text}"
+
+
+def _usual(name: str) -> bool:
+    """Whether a metric is shown without being named: JSON has all of them."""
+    metric, _, kind = name.partition("_")
+    return kind in _SHOWN or metric not in _UNITS
 
 
 def _compared(each: Compared) -> tuple[str, ...]:

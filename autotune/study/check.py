@@ -13,7 +13,7 @@ from autotune.study.check_against import Side, Stored
 from autotune.study.check_drift import Drifted, Flow, drift_between, drifted
 from autotune.study.check_export import Exported
 from autotune.study.check_here import NOWHERE, Here, Matter, matters_of
-from autotune.study.check_serve import Served
+from autotune.study.check_result import Served
 from autotune.study.session import read_traffic
 from autotune.study.view import StudyView
 from autotune.traffic.model import Trace
@@ -152,7 +152,7 @@ def _recorded(exported: Exported) -> Trace | None:
     if own["trace"] is None:
         return None
     with suppress(AutotuneError, OSError):
-        trace = read_traffic(load_settings(None, {"model": "", **own}, command="check")).trace
+        trace = read_traffic(load_settings(None, own, command="check")).trace
         if trace.sha256 == exported.provenance.get("trace_sha256"):
             return trace
     return None

@@ -67,6 +67,8 @@ class Exported:
         told = self.provenance
         window, load, share = (told.get(name) for name in ("window", "load", "holdout"))
         return {
+            # Traffic has no need of a model; settings have.
+            "model": self.model or "unnamed",
             "trace": None if told.get("trace") is None else str(told["trace"]),
             "window": None if window in (None, "all") else str(window),
             "load": None if load in (None, 1) else load,

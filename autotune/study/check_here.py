@@ -135,10 +135,11 @@ def _model(exported: Exported) -> Matter:
     measured = exported.provenance.get("measured_at")
     changed = datetime.fromtimestamp(config.stat().st_mtime, UTC)
     with suppress(ValueError, TypeError):
-        if measured is not None and changed > datetime.fromisoformat(str(measured)):
-            words = f"{config} was written at {changed:%Y-%m-%d %H:%M} UTC, after the measurement"
-            return Matter("model", name, name, "note", words)
-    return Matter("model", name, name, "same", f"{config} is older than the measurement")
+        if changed <= datetime.fromisoformat(str(measured)):
+            return Matter("model", name, name, "same", f"{config} is older than the measurement")
+        words = f"{config} was written at {changed:%Y-%m-%d %H:%M} UTC, after the measurement"
+        return Matter("model", name, name, "note", words)
+    return Matter("model", name, name, "open", f"{config} is there, and may be another")
 
 
 def _arguments(exported: Exported, view: StudyView | None) -> Matter:

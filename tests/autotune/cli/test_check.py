@@ -14,7 +14,7 @@ from autotune.study.check import Checked
 from autotune.study.check_drift import Drifted, drifted
 from autotune.study.check_export import of_export
 from autotune.study.check_here import Here
-from autotune.study.check_serve import Compared, Served
+from autotune.study.check_result import Compared, Served
 from objectives.limits import Budget
 from objectives.measurement import measure
 from tests.autotune.cli.conftest import Autotune

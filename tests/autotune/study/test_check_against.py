@@ -13,7 +13,7 @@ from autotune.study.check import Checked, stored_of
 from autotune.study.check_against import Side, Stored, read_stored, side_by_side
 from autotune.study.check_export import of_export
 from autotune.study.check_here import Here
-from autotune.study.check_serve import Served
+from autotune.study.check_result import Served
 from objectives.limits import Budget
 from objectives.measurement import measure
 from tests.objectives.builders import random_samples

@@ -79,6 +79,7 @@ def test_the_folder_of_a_model_is_looked_at(tmp_path: Path) -> None:
     os.utime(config, (4e9, 4e9))
     assert found(exported)["model"].state == "note"
     assert found(replace(exported, model=None))["model"].state == "open"
+    assert found(replace(exported, provenance={}))["model"].state == "open"
 
 
 def view_of(**engine_args: object) -> StudyView:

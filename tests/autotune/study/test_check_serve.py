@@ -13,7 +13,8 @@ from autotune.export.document import Export
 from autotune.settings import TuneSettings
 from autotune.study.check import Checked
 from autotune.study.check_export import Exported, of_export, read_export
-from autotune.study.check_serve import Served, check_served, compare
+from autotune.study.check_result import Served, compare
+from autotune.study.check_serve import check_served
 from autotune.traffic.trace import load_trace
 from tests.autotune.engine.served import fake
 
