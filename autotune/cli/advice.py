@@ -231,23 +231,33 @@ def upper_bound(cell: Cell, limit: Limit) -> float | None:
 def _loosen(
     judgement: Judgement, trials: Sequence[TrialRecord], total: int, commands: Commands
 ) -> Iterator[str]:
-    nearest = None if judgement.nearest is None else judgement.cells[judgement.nearest]
-    if not judgement.budget.limits or nearest is None or nearest.failed_requests:
-        # The engine's log says more than any other budget would.
+    first, *rest = looser_lines(judgement, trials, total) or [""]
+    if not first:
         return
-    nothing_left = _nothing_left(trials, total)
-    if nothing_left:
+    if _nothing_left(trials, total):
         yield f"{_NOTHING_LEFT}."
+        yield f"Next: {commands.tune} {first}" if rest else f"Or {first}"
     else:
         yield f"Next: {commands.raised}, to search on."
-    if judgement.loosened is not None:
-        start = f"Next: {commands.tune}" if nothing_left else "Or"
-        yield (
-            f"{start} with --budget '{judgement.loosened.text}', which "
-            f"{limits(nearest.candidate)} meets: these trials are judged again"
-            f"{_engines(judgement.loosened, trials, total)}."
-        )
-    yield "Or lighten the load, or give the model more hardware."
+        yield f"Or {first}"
+    yield from (f"Or {line}" for line in rest)
+
+
+def looser_lines(judgement: Judgement, trials: Sequence[TrialRecord], total: int) -> list[str]:
+    """Return what helps where nothing keeps the budget but to search on, each to follow an "Or".
+
+    First a budget that the nearest candidate meets, if there is one. Nothing without a budget,
+    or where requests failed: the engine's log says more than any other budget would.
+    """
+    nearest = None if judgement.nearest is None else judgement.cells[judgement.nearest]
+    if not judgement.budget.limits or nearest is None or nearest.failed_requests:
+        return []
+    lines = ["lighten the load, or give the model more hardware."]
+    if (loosened := judgement.loosened) is not None:
+        again = f"these trials are judged again{_engines(loosened, trials, total)}"
+        meets = f"which {limits(nearest.candidate)} meets"
+        lines.insert(0, f"with --budget '{loosened.text}', {meets}: {again}.")
+    return lines
 
 
 def _engines(budget: Budget, trials: Sequence[TrialRecord], total: int) -> str:
@@ -264,5 +274,7 @@ def _engines(budget: Budget, trials: Sequence[TrialRecord], total: int) -> str:
         return ", without an engine"
     again = "the one that was cut short is" if len(cut) == 1 else f"the {len(cut)} cut short are"
     parts = [f"{again} measured again"] if cut else []
-    parts += [f"up to {left} more trials may confirm it"] if left else []
+    parts += (
+        [f"up to {left} more {'trial' if left == 1 else 'trials'} may confirm it"] if left else []
+    )
     return f"; {' and '.join(parts)}"

@@ -66,6 +66,7 @@ def best(
     import os
 
     from autotune.cli.best_words import verdict_and_advice
+    from autotune.cli.caveats import few_requests_lines
     from autotune.cli.files import write_text
     from autotune.cli.holdout_words import holdout_words
     from autotune.cli.words import simulation_lines
@@ -92,12 +93,13 @@ def best(
                 hint=_SEE_TRIALS,
             )
         (headline, *reasons), advice = verdict_and_advice(view, judgement, budget)
+        short = few_requests_lines(int(view.study.spec["requests"]))
         held = holdout_words(view, command=_command(budget))
         if budget is not None:
             told = reasons
             if judgement.chosen is not None:
                 told = [*held.first, headline, *reasons, *held.then, *advice]
-            _say([*simulation_lines(view.study), *told])
+            _say([*simulation_lines(view.study), *short, *told])
             _say(_foreseen(view, judgement, repository, trace))
             reasons = []
     if judgement.chosen is None:
@@ -113,7 +115,7 @@ def best(
     else:
         write_text(output, text)
     if budget is None:
-        _say([*simulation_lines(view.study), *held.first, headline, *held.then])
+        _say([*simulation_lines(view.study), *short, *held.first, headline, *held.then])
     if output is not None:
         _say([f"wrote {output}"])
 

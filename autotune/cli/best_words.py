@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.cli.advice import Commands, next_lines
+from autotune.cli.advice import Commands, looser_lines, next_lines
 from autotune.cli.words import reasons
 from autotune.study.plan import finished_trials
 from autotune.study.view import simulated_by
@@ -32,7 +32,10 @@ def verdict_and_advice(
     if budget is not None and left > 0 and _is_open(view, judgement):
         more = "trial" if left == 1 else "trials"
         goes_on = f"it goes on by these limits, with up to {left} more {more}"
-        return verdict, [f"Next: {_TUNE} with --budget '{budget}': {goes_on}."]
+        advice = [f"Next: {_TUNE} with --budget '{budget}': {goes_on}."]
+        if judgement.chosen is None and judgement.unconfirmed is None:
+            advice += [f"Or {line}" for line in looser_lines(judgement, view.trials, total)]
+        return verdict, advice
     return verdict, next_lines(
         judgement,
         state=view.study.state,

@@ -9,10 +9,27 @@ from autotune.candidates.lattice import cell_key
 from autotune.cli.conditions import beside_work
 from autotune.cli.tables import joined, limits
 from autotune.study.confirm import ATTEMPTS, FINISHED, MISSED
+from objectives.statistics import requests_needed
+
+_MEDIAN = "p50"
 
 if TYPE_CHECKING:
     from autotune.study.judgement import Judgement
     from storage.records import TrialRecord
+
+
+def few_requests_lines(requests: int) -> list[str]:
+    """Return that a window is too short to tell candidates apart; nothing of any longer one.
+
+    That is one of so few requests that not even a median has an upper bound.
+    """
+    needed = requests_needed(_MEDIAN)
+    if needed is None or requests >= needed:
+        return []
+    count = "1 request" if requests == 1 else f"{requests} requests"
+    short = f"the window has {count}, and even {_MEDIAN} has no upper bound below {needed}"
+    longer = "Give a longer --window, which is a new study."
+    return [f"Too short to tell candidates apart: {short}. {longer}"]
 
 
 def caveat_lines(judgement: Judgement, trials: Sequence[TrialRecord]) -> Iterator[str]:

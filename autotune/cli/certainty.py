@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from objectives.statistics import Interval
 
 _WORTH_SAYING = 0.0005
-"""Share of the way from the limits to the best seen that a choice may lose unmentioned."""
+"""Share of the way from the budget's limits to the best seen that may be lost unmentioned."""
 
 _FACTOR_FROM = 2.0
 """Repeats that differ by more are said to differ by a factor, not by per cent."""
@@ -59,7 +59,7 @@ def largest_spread(judgement: Judgement) -> str:
 
 def _way(judgement: Judgement) -> str:
     """Return what a score of 1 is, as a length: 0 is the best seen in everything."""
-    start = "your limits" if judgement.budget.limits else "twice the best seen"
+    start = "the budget's limits" if judgement.budget.limits else "twice the best seen"
     return f"of the way from {start} to the best seen"
 
 
@@ -129,7 +129,7 @@ def _of_nothing(judgement: Judgement) -> str:
     name = limits(cell.candidate)
     if surely:
         return f"with 95 % confidence {bounds} for {name}, still over the limit"
-    known = f"with 95 % confidence {bounds} only, so " if bounds else ""
+    known = f"with 95 % confidence {bounds}, which is within the limit, so " if bounds else ""
     return f"{known}another replay of {name} may keep the budget"
 
 

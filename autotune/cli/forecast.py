@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from autotune.study.foresight import Forecast, Foresight
     from autotune.study.view import StudyView
 
+_LEAST_LOAD, _MOST_LOAD = 0.1, 10.0
+
 
 def forecast(
     *,
@@ -37,9 +39,7 @@ def forecast(
     load: Annotated[
         float | None,
         typer.Option(
-            help="With --candidate: its metrics at so many times the traffic.",
-            min=0.1,
-            max=10.0,
+            help="With --candidate: its metrics at so many times the traffic, 0.1 to 10.",
             show_default=False,
         ),
     ] = None,
@@ -56,6 +56,7 @@ def forecast(
     from autotune.cli.foreseen import foresight_of
     from autotune.cli.words import simulation_lines
     from autotune.errors import UsageError
+    from autotune.study.foresight import check_candidate
     from autotune.study.view import load_of, load_view
     from storage.codec import plain
     from storage.database import resolve_url
@@ -63,17 +64,25 @@ def forecast(
 
     if load is not None and candidate is None:
         raise UsageError("--load needs --candidate", hint="such as --candidate 2048/128")
+    if load is not None and not _LEAST_LOAD <= load <= _MOST_LOAD:
+        raise UsageError(
+            f"--load {load:g}: must be a number from {_LEAST_LOAD:g} to {_MOST_LOAD:g}",
+            hint="1 is the traffic that the study replayed, 1.5 is half as much again",
+        )
     limits = None if candidate is None else _limits(candidate)
     with open_repository(resolve_url(storage, os.environ), create=False) as repository:
         view = load_view(repository, study_name, budget=budget)
+        # A further knob stays as the baseline has it.
+        chosen = None
+        if limits is not None:
+            chosen = {**view.study.fingerprint["baseline"], **limits}
+            check_candidate(view, chosen)
         for line in simulation_lines(view.study):
             typer.echo(line, err=True)
         if (studied := load_of(view.study)) is not None:
             said = f"Today's traffic is what the study replayed: load {studied.words}."
             typer.echo(said, err=True)
         foresight = foresight_of(view, repository, trace)
-    # A further knob stays as the baseline has it.
-    chosen = None if limits is None else {**foresight.study.baseline, **limits}
     if output_format is OutputFormat.JSON:
         body = plain(_json(view, foresight, chosen, load, top), name="forecast")
         typer.echo(json.dumps(body, allow_nan=False))
@@ -115,7 +124,7 @@ def _json(
         "step_time_error": foresight.looked.simulations.times.error,
     }
     if chosen is None:
-        listed = described(foresight.forecasts, top)
+        listed = described(foresight.forecasts, top, foresight.next)
         following = None if foresight.next is None else plain_values(foresight.next)
         return {**found, "next": following, "forecasts": [each.to_json() for each in listed]}
     found["forecast"] = foresight.of(chosen).to_json()
@@ -135,7 +144,11 @@ def _lines(
     from autotune.forecast.forecast_words import at_load_line, judged_line, load_line, trust_line
     from autotune.study.foresight import MOST_LOAD, described
 
-    listed = described(foresight.forecasts, top) if chosen is None else [foresight.of(chosen)]
+    listed = (
+        described(foresight.forecasts, top, foresight.next)
+        if chosen is None
+        else [foresight.of(chosen)]
+    )
     lines = [judged_line(budget_text(foresight.study.budget)), *_table(foresight, listed)]
     lines += ["", trust_line(foresight.trust)]
     if chosen is None:
@@ -179,9 +192,9 @@ def _table(foresight: Foresight, listed: list[Forecast]) -> list[str]:
 def _block(forecast: Forecast, source: str, width: int) -> list[str]:
     """Return a forecast where there is no room for a table."""
     from autotune.cli.tables import limits, stacked
-    from autotune.forecast.forecast_words import metrics_line
+    from autotune.forecast.forecast_words import metrics_line, percent
 
     parts = [metrics_line({key: bounds}) for key, bounds in forecast.metrics.items()]
     if forecast.probability is not None:
-        parts.append(f"keeps budget {100 * forecast.probability:.0f} %")
+        parts.append(f"keeps budget {percent(forecast.probability, short=True)}")
     return stacked(f"{limits(forecast.candidate)} {source}", parts, width)

@@ -9,7 +9,7 @@ import typer
 
 from autotune.cli.tables import limits
 from autotune.errors import AutotuneError
-from autotune.forecast.forecast_words import metrics_line, trust_line
+from autotune.forecast.forecast_words import metrics_line, percent, trust_line
 from autotune.study.foresight import Foresight, stored_traffic
 from autotune.study.screen import Simulations
 from autotune.study.view import StudyView
@@ -28,7 +28,9 @@ def forecast_of_others(view: StudyView, repository: Repository, trace: Path | No
     if best is None:
         return ["No candidate that was not measured is forecast to be better by much."]
     chance = best.probability
-    kept = "" if chance is None else f", keeps the budget with {100 * chance:.0f} %"
+    kept = ""
+    if chance is not None:
+        kept = f", and keeps the budget with a probability of {percent(chance)}"
     found = metrics_line(best.metrics)
     return [f"Forecast, not measured: {limits(best.candidate)} may be better{kept}: {found}."]
 

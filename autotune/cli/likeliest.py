@@ -10,7 +10,7 @@ from autotune.candidates.lattice import cell_key
 from autotune.cli.foreseen import foresight_of
 from autotune.cli.tables import limits
 from autotune.errors import AutotuneError
-from autotune.forecast.forecast_words import metrics_line, trust_line
+from autotune.forecast.forecast_words import metrics_line, percent, trust_line
 from autotune.study.counted import breaks_for_certain, censored
 from autotune.study.foresight import Forecast, Foresight
 from objectives.classes import parse_classes
@@ -77,7 +77,7 @@ def _chance(forecast: Forecast) -> float:
 
 def _named(best: Forecast) -> str:
     name, chance = limits(best.candidate), _chance(best)
-    odds = f"with a probability of {100 * chance:.0f} %: {metrics_line(best.metrics)}"
+    odds = f"with a probability of {percent(chance)}: {metrics_line(best.metrics)}"
     if chance < _HARDLY:
         return f"None that was measured keeps it, and by forecast hardly any would; {name} {odds}."
     return f"None that was measured keeps it; by forecast {name} may, {odds}."

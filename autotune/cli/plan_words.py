@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from autotune.cli.caveats import few_requests_lines
 from autotune.cli.tables import duration, limits, plain_line, written
 
 
@@ -18,6 +19,7 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
         f"window: {plan['requests']} requests in {duration(plan['duration_s'])}; "
         f"the longest has {plan['longest_request']} tokens of {plan['max_model_len']} allowed"
     )
+    yield from few_requests_lines(plan["requests"])
     if plan["load"] == "auto":
         yield "load: auto, found once step times are measured; the window is shown as recorded"
     yield f"classes: {plan['classes']}"

@@ -35,12 +35,22 @@ def console(stream: TextIO | None = None) -> Console:
 
 
 def figure(value: float | None, digits: int = 1) -> str:
-    """Return a number for a table cell; ``-`` where there is none."""
+    """Return a number as it is shown, ``-`` where there is none.
+
+    With ``digits`` behind the point, and unless whole numbers are asked for, more where that
+    leaves fewer than two that count: what is not 0 is not shown as 0.0.
+    """
     if value is None:
         return "-"
     if math.isinf(value):
         return "inf"
-    return f"{value:.{digits}f}"
+    first = math.floor(math.log10(abs(value))) if value else 0
+    if not (value and digits) or -first < digits:
+        return f"{value:.{digits}f}"
+    if first < -_DIGITS:
+        return f"{value:.1e}"
+    # Of 0.50 the last digit says nothing.
+    return f"{value:.{1 - first}f}".removesuffix("0")
 
 
 def duration(seconds: float) -> str:

@@ -167,7 +167,13 @@ def _print(
     from autotune.cli.words import forecast_lines, simulation_lines, study_verdict, time_line
     from autotune.export.render import render
     from autotune.study.session import study_name
-    from autotune.study.view import load_view, make_export, shown_verdict, trial_json
+    from autotune.study.view import (
+        load_view,
+        make_export,
+        shown_verdict,
+        simulated_by,
+        trial_json,
+    )
     from storage.codec import plain
     from storage.database import resolve_url
     from storage.repository import open_repository
@@ -195,7 +201,8 @@ def _print(
         typer.echo("No trial has a result.")
         return
     calibration_s = (view.study.spec.get("calibration") or {}).get("seconds", 0.0)
-    spent = time_line(view.trials, calibration_s=calibration_s)
+    simulated = simulated_by(view.study) is not None
+    spent = time_line(view.trials, calibration_s=calibration_s, simulated=simulated)
     lines = [*study_verdict(view), *foreseen, *forecast_lines(view.study), spent]
     typer.echo("\n".join(lines))
     if judgement.chosen is not None:

@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli.caveats import few_requests_lines
 from autotune.cli.files import TolerantStream
 from autotune.cli.signals import shown_by
 from autotune.cli.tables import console, duration, limits
@@ -182,6 +183,8 @@ class ScreenWatcher:
             replace(row, state="interrupted") if row.state == "running" else row for row in trials
         ]
         self._study = _Study(study, ended, table)
+        for line in few_requests_lines(int(study.spec["requests"])):
+            self.say(line)
         for line in () if trials else calibration_lines(study):
             self.say(f"{line} autotune show says it again.")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.candidates.lattice import SEQS, TOKENS, half_octaves, integer
 from autotune.cli.advice import AS_GIVEN, Commands, held_back, next_lines, upper_bound
-from autotune.cli.caveats import caveat_lines
+from autotune.cli.caveats import caveat_lines, few_requests_lines
 from autotune.cli.certainty import certainty_lines, gain_text, largest_spread
 from autotune.cli.changes import against, objective, trade
 from autotune.cli.holdout_words import holdout_words
@@ -38,13 +38,15 @@ _UNCONFIRMED = "was measured live only; not confirmed by a restart"
 def study_verdict(view: StudyView) -> list[str]:
     """Return ``verdict_lines`` of a stored study, and how its winner did on held-out traffic.
 
-    Nothing before its first result. That the winner breaks the budget there comes first of all.
+    Nothing before its first result. That the winner breaks the budget there comes first of all,
+    before that only that no verdict can be had of so few requests.
     """
     if view.judgement is None:
         return []
     commands = Commands(simulated=simulated_by(view.study) is not None)
     held = holdout_words(view, command=commands.tune)
     return [
+        *few_requests_lines(int(view.study.spec["requests"])),
         *held.first,
         *reasons(view.judgement, view.trials),
         *held.then,
@@ -105,8 +107,10 @@ def forecast_lines(study: StudyRecord) -> list[str]:
     return [f"All this is a forecast: measure it, {measure} that autotune best shows."]
 
 
-def time_line(trials: Sequence[TrialRecord], *, calibration_s: float = 0.0) -> str:
-    """Return where the time of a study went."""
+def time_line(
+    trials: Sequence[TrialRecord], *, calibration_s: float = 0.0, simulated: bool = False
+) -> str:
+    """Return where the time of a study went; of a simulated one nobody waited for it."""
     names = {
         "start_s": "engine starts",
         "warmup_s": "warm-up",
@@ -120,7 +124,8 @@ def time_line(trials: Sequence[TrialRecord], *, calibration_s: float = 0.0) -> s
     if calibration_s:
         totals = {"calibration": calibration_s, **totals}
     parts = ", ".join(f"{label} {duration(seconds)}" for label, seconds in totals.items())
-    return f"{len(trials)} trials took {duration(sum(totals.values()))}: {parts}."
+    spent = f"{duration(sum(totals.values()))}{' of simulated time' if simulated else ''}"
+    return f"{len(trials)} trials took {spent}: {parts}."
 
 
 def state_line(view: StudyView) -> str:

@@ -10,6 +10,7 @@ from autotune.forecast.residuals import LEAST_TRUST
 
 Row = tuple[Candidate, Mapping[str, tuple[float, float, float]], float | None, str]
 
+_CERTAIN = 0.01
 _UNITS = {"tokens_per_busy_s": "tokens/s"}
 
 
@@ -30,7 +31,7 @@ def table(rows: Sequence[Row]) -> list[str]:
             f"{candidate[TOKENS]}/{candidate[SEQS]}",
             *(str(candidate[name]) for name in further),
             *(_range(metrics[key]) for key in keys),
-            "-" if probability is None else f"{100 * probability:.0f} %",
+            "-" if probability is None else percent(probability, short=True),
             source,
         ]
         for candidate, metrics, probability, source in rows
@@ -40,6 +41,18 @@ def table(rows: Sequence[Row]) -> list[str]:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in [heads, *cells]
     ]
+
+
+def percent(probability: float, *, short: bool = False) -> str:
+    """Return a probability as a sentence, or in ``short`` a table, has it.
+
+    Never 0 or 100 %: nothing that is forecast is certain.
+    """
+    if probability < _CERTAIN:
+        return "<1 %" if short else "less than 1 %"
+    if probability > 1 - _CERTAIN:
+        return ">99 %" if short else "more than 99 %"
+    return f"{100 * probability:.0f} %"
 
 
 def judged_line(budget: str) -> str:
@@ -105,11 +118,11 @@ def trust_line(trust: float) -> str:
     if trust < LEAST_TRUST:
         return (
             "Measurements contradict these forecasts: the study searches without them "
-            f"(probability that they are of use: {100 * trust:.0f} %)."
+            f"(probability that they are of use: {percent(trust)})."
         )
     return (
         "Ranges hold what 9 of 10 candidates do on average, and single replays vary beyond them, "
-        f"if the forecasts are of use (probability: {100 * trust:.0f} %)."
+        f"if the forecasts are of use (probability: {percent(trust)})."
     )
 
 

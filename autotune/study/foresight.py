@@ -347,11 +347,25 @@ class Foresight:
         for row, cell in enumerate(self._screen.cells):
             if cell_key(cell) == key:
                 return row
-        ladders = "; ".join(
-            f"{name}: {', '.join(map(str, ladder))}"
-            for name, ladder in self.study.lattice.ladders.items()
-        )
-        raise UsageError(f"no such candidate in this study: {key}", hint=ladders)
+        raise _no_such(candidate, self.study.lattice)
+
+
+def check_candidate(view: StudyView, candidate: Candidate) -> None:
+    """Refuse a candidate that a study does not have, before all of it is simulated.
+
+    Raises:
+        UsageError: it is none.
+    """
+    lattice = Lattice.from_json(view.study.fingerprint)
+    if cell_key(candidate) not in map(cell_key, lattice.cells()):
+        raise _no_such(candidate, lattice)
+
+
+def _no_such(candidate: Candidate, lattice: Lattice) -> UsageError:
+    ladders = "; ".join(
+        f"{name}: {', '.join(map(str, ladder))}" for name, ladder in lattice.ladders.items()
+    )
+    return UsageError(f"no such candidate in this study: {cell_key(candidate)}", hint=ladders)
 
 
 def stored_traffic(view: StudyView, moved: Path | None = None) -> Trace:
@@ -440,6 +454,12 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def described(forecasts: Sequence[Forecast], top: int) -> list[Forecast]:
-    """Return the first so many, and all that were measured."""
-    return [each for n, each in enumerate(forecasts) if n < top or each.trials]
+def described(
+    forecasts: Sequence[Forecast], top: int, following: Candidate | None
+) -> list[Forecast]:
+    """Return the first so many, all that were measured, and the one to be tried next if any."""
+    return [
+        each
+        for n, each in enumerate(forecasts)
+        if n < top or each.trials or each.candidate == following
+    ]

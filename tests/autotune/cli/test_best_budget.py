@@ -146,7 +146,11 @@ def test_where_hardly_any_other_would_either_it_says_so(best: Best) -> None:
     ran = best("--budget", "ttft_p95:1")
     assert ran.code == 3
     assert "and by forecast hardly any would; " in ran.err
-    assert "with a probability of 0 %: " in ran.err
+    assert "with a probability of less than 1 %: " in ran.err
+    # To go on by these limits is not all that helps.
+    *_, hint = ran.err.splitlines()
+    assert " Or with --budget 'ttft_p95:" in hint
+    assert hint.endswith("Or lighten the load, or give the model more hardware.")
 
 
 def test_what_a_search_would_not_try_is_not_proposed(

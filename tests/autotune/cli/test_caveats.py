@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.caveats import caveat_lines
+from autotune.cli.caveats import caveat_lines, few_requests_lines
 from autotune.cli.words import verdict_lines
 from objectives.limits import parse_budget
 from storage.records import FinishedState, TrialRecord
@@ -33,6 +33,16 @@ def cut_short(number: int, tpot_ms: float, **changes: Any) -> TrialRecord:
 def watched(number: int, busy: float) -> TrialRecord:
     machine = {"cpu_busy_ratio": {"mean": busy}, "own_cpu_ratio": {"mean": 0.4}}
     return record(number, limits(512), engine={"hardware": {"machine": machine}})
+
+
+def test_a_window_that_is_too_short_for_any_verdict() -> None:
+    assert few_requests_lines(6) == []
+    (line,) = few_requests_lines(1)
+    assert line == (
+        "Too short to tell candidates apart: the window has 1 request, and even p50 has no upper "
+        "bound below 6. Give a longer --window, which is a new study."
+    )
+    assert "the window has 5 requests, " in few_requests_lines(5)[0]
 
 
 def test_a_candidate_without_a_result_is_named() -> None:

@@ -101,8 +101,10 @@ def test_limits_that_were_worked_out_have_no_more_digits_than_count(forecast: Fo
     assert 4 <= len(limit) <= 7
 
 
-def test_the_first_so_many_and_all_measured_ones(forecast: Forecast) -> None:
-    assert {row[0] for row in rows_of(forecast("--top", "1"))} == set(MEASURED)
+def test_the_first_so_many_all_measured_ones_and_the_next(forecast: Forecast) -> None:
+    ran = forecast("--top", "1")
+    assert {row[0] for row in rows_of(ran)} == {*MEASURED, "1024/128"}
+    assert "The search would try 1024/128 next." in ran.out
 
 
 def test_nothing_is_written(forecast: Forecast, database: Path) -> None:
@@ -115,7 +117,7 @@ def test_nothing_is_written(forecast: Forecast, database: Path) -> None:
 
 def test_another_budget(forecast: Forecast) -> None:
     rows = rows_of(forecast("--budget", "ttft_p95:1"))
-    assert {tuple(row[-3:-1]) for row in rows} == {("0", "%")}
+    assert {tuple(row[-3:-1]) for row in rows} == {("<1", "%")}
     rows = rows_of(forecast("--budget", ""))
     assert {row[-2] for row in rows} == {"-"}
     # 512/128 is the verdict's by the study's own budget alone.
@@ -176,8 +178,16 @@ def test_json_of_one_candidate(forecast: Forecast) -> None:
     ("arguments", "error", "hint"),
     [
         (("--load", "2"), "--load needs --candidate", "--candidate 2048/128"),
-        (("--candidate", "256/8", "--load", "nan"), "'--load'", "--help"),
-        (("--candidate", "256/8", "--load", "0"), "'--load'", "--help"),
+        (
+            ("--candidate", "256/8", "--load", "nan"),
+            "--load nan: must be a number from 0.1 to 10",
+            "1.5",
+        ),
+        (
+            ("--candidate", "256/8", "--load", "0"),
+            "--load 0: must be a number from 0.1 to 10",
+            "1.5",
+        ),
         (("--candidate", "256"), "--candidate '256' is not tokens/seqs", TOKENS),
         (("--candidate", "256/"), "is not tokens/seqs", TOKENS),
         (("--candidate", "256/8/0"), "is not tokens/seqs", TOKENS),
@@ -204,6 +214,8 @@ def test_what_cannot_be_meant(
     assert error in said
     assert told.startswith("hint: ")
     assert hint in told
+    # What takes long is not begun before.
+    assert "simulating all" not in ran.err
 
 
 def changed(database: Path, folder: Path, statement: str, *values: str) -> str:

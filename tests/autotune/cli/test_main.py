@@ -125,7 +125,7 @@ def test_output_that_cannot_be_written_exits_with_4(studies: str, arguments: str
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert done.stderr.splitlines()[-2:] == [
-        "error: output: No space left on device",
+        "error: standard output (/dev/full): No space left on device",
         "hint: make room, or write elsewhere",
     ]
 

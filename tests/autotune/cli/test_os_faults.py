@@ -3,10 +3,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from autotune.cli import main
+from autotune.cli import main, os_faults
 from autotune.cli.os_faults import words_of
 from tests.autotune.cli.conftest import Autotune
 
@@ -23,7 +24,6 @@ def test_every_fault_has_words_and_a_hint(filename: str | None) -> None:
 @pytest.mark.parametrize(
     ("error", "message", "hint"),
     [
-        (OSError(errno.ENOSPC, "full"), "output: full", "make room"),
         (OSError(errno.EAGAIN, "again"), "no further process can be started: again", "ulimit -u"),
         (BlockingIOError(errno.EAGAIN, "busy", 5), "output: busy", "a pipe that waits"),
         (OSError(errno.EMFILE, "many"), "the operating system refused: many", "ulimit -n"),
@@ -36,6 +36,46 @@ def test_what_was_not_done_is_named(error: OSError, message: str, hint: str) -> 
     words = words_of(error)
     assert words.message == message
     assert hint in words.hint
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of files and folders without room; the streams are redirected to none."""
+    without_room: set[str] = set()
+
+    def statvfs(path: str) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=0 if path in without_room else 1)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    monkeypatch.setattr(os_faults, "_file_of", lambda _: None)
+    return without_room
+
+
+FULL = OSError(errno.ENOSPC, "full")
+
+
+def test_nobody_knows_what_is_full(full: set[str]) -> None:
+    assert words_of(FULL) == ("output: full", "make room, or write elsewhere")
+    assert full == set()
+
+
+def test_the_folder_that_is_full_is_named(
+    full: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    full.add(str(tmp_path))
+    assert words_of(FULL).message == f"the disk of the folder {tmp_path}: full"
+    assert words_of(OSError(errno.EIO, "lost")).message == "output: lost"
+
+
+def test_the_file_that_output_goes_to_is_named(
+    full: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os_faults, "_file_of", {1: "/a/list.txt"}.get)
+    assert words_of(FULL).message == "output: full"
+    full.add("/a/list.txt")
+    assert words_of(FULL).message == "standard output (/a/list.txt): full"
+    assert words_of(OSError(errno.EIO, "lost")).message == "standard output (/a/list.txt): lost"
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

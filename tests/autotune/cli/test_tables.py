@@ -22,7 +22,22 @@ from objectives.limits import parse_budget
 
 @pytest.mark.parametrize(
     ("value", "digits", "text"),
-    [(None, 1, "-"), (math.inf, 1, "inf"), (12.345, 1, "12.3"), (0.5, 0, "0"), (3.0, 2, "3.00")],
+    [
+        (None, 1, "-"),
+        (math.inf, 1, "inf"),
+        (12.345, 1, "12.3"),
+        (0.5, 0, "0"),
+        (3.0, 2, "3.00"),
+        (0.0, 1, "0.0"),
+        (0.5, 1, "0.5"),
+        (0.996, 1, "1.0"),
+        (0.149, 1, "0.15"),
+        (0.03, 1, "0.03"),
+        (0.0349, 1, "0.035"),
+        (-0.0349, 1, "-0.035"),
+        (0.0349, 3, "0.035"),
+        (2e-9, 1, "2.0e-09"),
+    ],
 )
 def test_figures(value: float | None, digits: int, text: str) -> None:
     assert figure(value, digits) == text

@@ -42,7 +42,7 @@ def test_a_knee() -> None:
         ),
         ("Worse than the baseline 2048/64, which is the price: ttft_p95 95.0 → 180.0 ms (+89 %)."),
         (
-            "All in all it gains 31 % of the way from your limits to the best seen "
+            "All in all it gains 31 % of the way from the budget's limits to the best seen "
             "(90 % interval 20 to 40 %)."
         ),
         "Moving on to 768/64: ttft_p95 -20 %, but busy time for the same work +50 %.",
@@ -53,7 +53,7 @@ def test_a_knee() -> None:
         ),
         (
             "If it is not the best after all, little is at stake: on average 1.2 % of the way "
-            "from your limits to the best seen."
+            "from the budget's limits to the best seen."
         ),
         UNREPEATED,
         "Next: autotune best --output serve.yaml, then vllm serve --config serve.yaml.",
@@ -88,12 +88,12 @@ def test_a_default_that_is_kept() -> None:
             "them."
         ),
         (
-            "512/64 seemed to gain 31 % of the way from your limits to the best seen "
+            "512/64 seemed to gain 31 % of the way from the budget's limits to the best seen "
             "(90 % interval 20 to 40 %), which is too little to change for."
         ),
         (
-            "Keeping it loses 1.2 % of the way from your limits to the best seen on average; up "
-            "to 6 % is no reason to change."
+            "Keeping it loses 1.2 % of the way from the budget's limits to the best seen on "
+            "average; up to 6 % is no reason to change."
         ),
         UNREPEATED,
         "Next: nothing to change.",
@@ -128,8 +128,8 @@ def test_nothing_feasible() -> None:
         "Nothing keeps the budget.",
         "Nearest is 2048/64: tpot_p95 19.6 ms, over 16.0; ttft_p95 95.0 ms, within 300.0.",
         (
-            "How sure: with 95 % confidence tpot_p95 is at least 0.0 ms only, so another replay "
-            "of 2048/64 may keep the budget."
+            "How sure: with 95 % confidence tpot_p95 is at least 0.0 ms, which is within "
+            "the limit, so another replay of 2048/64 may keep the budget."
         ),
         UNREPEATED,
         "Next: the same command with --trials raised by 8, to search on.",
@@ -185,8 +185,8 @@ def test_too_noisy_to_tell(winner: int, said: str) -> None:
     )
     assert lines[-6:-1] == [
         (
-            "That leaves too much at stake: on average 38.3 % of the way from your limits to the "
-            "best seen; up to 3 % counts as settled."
+            "That leaves too much at stake: on average 38.3 % of the way from the budget's limits "
+            "to the best seen; up to 3 % counts as settled."
         ),
         (
             "Repeats of one candidate differ by a factor of 2.8 in ttft_p95 and by 2 % in "
@@ -222,8 +222,8 @@ def test_noise_beyond_the_room_that_is_left_below_a_limit() -> None:
 def test_a_loss_just_over_what_counts_as_settled_is_not_rounded_to_it() -> None:
     lines = verdict_lines(judgement("not_converged", winner=1, expected_loss=0.0304))
     assert (
-        "That leaves too much at stake: on average 3.040 % of the way from your limits to the "
-        "best seen; up to 3 % counts as settled."
+        "That leaves too much at stake: on average 3.040 % of the way from the budget's limits "
+        "to the best seen; up to 3 % counts as settled."
     ) in lines
 
 
@@ -312,8 +312,8 @@ def test_not_converged() -> None:
             "them."
         ),
         (
-            "That leaves too much at stake: on average 5.1 % of the way from your limits to the "
-            "best seen; up to 3 % counts as settled."
+            "That leaves too much at stake: on average 5.1 % of the way from the budget's limits "
+            "to the best seen; up to 3 % counts as settled."
         ),
         UNREPEATED,
         ("Next: the same command with --trials raised by 8: it keeps these trials and adds 8."),

@@ -164,6 +164,9 @@ def test_where_the_time_went() -> None:
     assert time_line(trials) == (
         "3 trials took 63 s: engine starts 21 s, warm-up 0 s, replays 40 s, stops 2 s."
     )
+    assert time_line(trials, simulated=True).startswith(
+        "3 trials took 63 s of simulated time: engine starts 21 s, "
+    )
     night = {**timings, "replay_s": 6000.0}
     assert time_line([record(0, timings=night), record(1, timings=night)]).startswith(
         "2 trials took 3 h 20 min: "
@@ -183,7 +186,7 @@ def test_a_baseline_beyond_the_budget_is_named_instead_of_a_gain() -> None:
 def test_a_gain_without_an_interval_is_said_alone() -> None:
     alone = replace(judgement("knee", winner=1), gain=(0.314, Interval(0.2, None)))
     assert (
-        "All in all it gains 31 % of the way from your limits to the best seen."
+        "All in all it gains 31 % of the way from the budget's limits to the best seen."
     ) in verdict_lines(alone)
 
 

@@ -12,6 +12,7 @@ from autotune.forecast.forecast_words import (
     judged_line,
     load_line,
     metrics_line,
+    percent,
     table,
     trust_line,
 )
@@ -27,9 +28,23 @@ ROWS: list[Row] = [
 def test_a_table_lines_up_and_says_what_was_measured() -> None:
     assert table(ROWS) == [
         "tokens/seqs         ttft_p95           itl_p99  keeps budget",
-        "   2048/128  100 (90 to 111)  9 (8.12 to 9.99)         100 %  measured",
+        "   2048/128  100 (90 to 111)  9 (8.12 to 9.99)         >99 %  measured",
         "      512/8       never ends                 -             -  forecast",
     ]
+
+
+@pytest.mark.parametrize(
+    ("probability", "short", "long"),
+    [
+        (0.0, "<1 %", "less than 1 %"),
+        (0.009, "<1 %", "less than 1 %"),
+        (0.01, "1 %", "1 %"),
+        (0.99, "99 %", "99 %"),
+        (1.0, ">99 %", "more than 99 %"),
+    ],
+)
+def test_no_forecast_is_certain(probability: float, short: str, long: str) -> None:
+    assert (percent(probability, short=True), percent(probability)) == (short, long)
 
 
 def test_nothing_makes_no_table() -> None:
@@ -87,11 +102,14 @@ def test_what_a_table_is_about() -> None:
     [
         (
             0.0,
-            ("Measurements contradict these forecasts", "(probability that they are of use: 0 %"),
+            (
+                "Measurements contradict these forecasts",
+                "(probability that they are of use: less than 1 %",
+            ),
         ),
         (0.49, ("contradict", "49 %")),
         (0.5, ("Ranges hold what 9 of 10 candidates do", "50 %")),
-        (1.0, ("Ranges hold", "100 %")),
+        (1.0, ("Ranges hold", "more than 99 %")),
     ],
 )
 def test_how_far_forecasts_are_trusted(trust: float, words: tuple[str, ...]) -> None:

@@ -343,11 +343,16 @@ def test_json_has_no_value_that_is_not_a_number(stored: Stored) -> None:
 
 
 def test_a_list_has_the_first_and_all_that_were_measured(stored: Stored) -> None:
-    listed = described(stored.own.forecasts, 1)
+    listed = described(stored.own.forecasts, 1, None)
     assert listed[0] is stored.own.forecasts[0]
     assert sorted(number for each in listed for number in each.trials) == [0, 1, 2, 3, 4, 5]
     assert len(listed) == 3
-    assert described(stored.own.forecasts, 99) == stored.own.forecasts
+    assert described(stored.own.forecasts, 99, None) == stored.own.forecasts
+    following = stored.own.next
+    assert following is not None
+    with_it = described(stored.own.forecasts, 1, following)
+    assert len(with_it) == 4
+    assert following in [each.candidate for each in with_it]
 
 
 def test_what_is_no_candidate_is_told_the_ladders(stored: Stored) -> None:
