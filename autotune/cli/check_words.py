@@ -45,7 +45,20 @@ def _lines(checked: Checked, width: int) -> Iterator[str]:
         yield ""
         yield from sides_table(checked.sides, width)
     yield ""
-    yield "It no longer applies." if checked.against else "It applies."
+    yield _answer(checked)
+
+
+def _answer(checked: Checked) -> str:
+    if checked.against:
+        return "It no longer applies."
+    unknown = [
+        each.name
+        for each in checked.matters
+        if each.state == "open" and each.name in ("vllm", "device")
+    ]
+    if unknown and checked.served is None:
+        return f"Nothing that was compared speaks against it; {' and '.join(unknown)} were not."
+    return "It applies."
 
 
 def drift_table(rows: Sequence[Drifted], width: int) -> list[str]:

@@ -13,7 +13,7 @@ from autotune.study import check_here, check_serve
 from autotune.study.check import Checked
 from autotune.study.check_drift import Drifted, drifted
 from autotune.study.check_export import of_export
-from autotune.study.check_here import Here
+from autotune.study.check_here import Here, matters_of
 from autotune.study.check_result import Compared, Served
 from objectives.limits import Budget
 from objectives.measurement import measure
@@ -193,6 +193,14 @@ def test_what_serving_showed_is_told_in_tables(tmp_path: Path) -> None:
     stays = Gone("ended by SIGKILL", 2.0, (), (), (), (), listens=True)
     left = Checked(exported, (), served=served(tmp_path, stays))
     assert "the server is NOT gone: something answers at its port" in check_lines(left, width=80)
+
+
+def test_what_was_not_compared_is_not_said_to_apply() -> None:
+    exported = of_export(Export("m", {}, {}, provenance={}), "own.yaml")
+    checked = Checked(exported, matters_of(exported, HERE, None))
+    assert check_lines(checked, width=80)[-1] == (
+        "Nothing that was compared speaks against it; vllm and device were not."
+    )
 
 
 def test_drift_is_a_table_that_narrow_screens_stack() -> None:
