@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from autotune.cli.caveats import caveat_lines, few_requests_lines
-from autotune.cli.words import verdict_lines
+from autotune.cli.watch import ScreenWatcher
+from autotune.cli.words import study_verdict, verdict_lines
+from autotune.study.view import StudyView
 from objectives.limits import parse_budget
 from storage.records import FinishedState, TrialRecord
 from tests.autotune.cli.judgements import CELLS, judgement
-from tests.autotune.study.records import limits, record
+from tests.autotune.study.records import limits, record, study_record
 
 LOOSENED = parse_budget("ttft_p95:300 tpot_p95:20")
 
@@ -43,6 +46,21 @@ def test_a_window_that_is_too_short_for_any_verdict() -> None:
         "bound below 6. Give a longer --window, which is a new study."
     )
     assert "the window has 5 requests, " in few_requests_lines(5)[0]
+
+
+def test_it_is_said_when_a_study_begins_and_before_its_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = study_record()
+    short = replace(study, spec={**study.spec, "requests": 1})
+    with ScreenWatcher() as watcher:
+        watcher.opened(short, [])
+    told = capsys.readouterr().err.splitlines()
+    assert told == few_requests_lines(1)
+    found = judgement("knee", winner=1)
+    first, second, *_ = study_verdict(StudyView(short, (), found))
+    assert [first] == told
+    assert study_verdict(StudyView(study, (), found))[0] == second
 
 
 def test_a_candidate_without_a_result_is_named() -> None:

@@ -82,3 +82,8 @@ def test_what_is_held_out_is_said_with_its_engines() -> None:
 def test_a_simulation_starts_none() -> None:
     plan = {**outlook(job_of()), "simulated": "cpu"}
     assert [line for line in plan_lines(plan) if line.startswith("engines")] == []
+
+
+def test_a_window_that_is_too_short_for_any_verdict_is_said_first() -> None:
+    _, second, *_ = plan_lines({**outlook(job_of()), "requests": 1})
+    assert second.startswith("Too short to tell candidates apart: the window has 1 request, ")
