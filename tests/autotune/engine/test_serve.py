@@ -54,12 +54,13 @@ def test_a_server_runs_reports_and_is_gone(tmp_path: Path) -> None:
 def test_what_does_not_end_by_itself_is_ended(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.engine.processes._TERM_GRACE_S", 0.1)
+    for grace in ("_TERM_GRACE_S", "_TRACKER_GRACE_S"):
+        monkeypatch.setattr(f"autotune.engine.processes.{grace}", 0.1)
     monkeypatch.setattr(serve, "_LEAVE_TIMEOUT_S", 0.1)
     with server_of(tmp_path, fault) as server:
         server.wait_until_ready()
         running = server.processes()
-        gone = server.stop(patience_s=0.1)
+        gone = server.stop(patience_s=0.1 if fault == "deaf" else TIMEOUT_S)
     assert gone.proved
     assert len(gone.forced) == 1
     assert [each for each in running if each.runs] == []
