@@ -73,7 +73,9 @@ def test_what_is_exported_was_measured_and_what_is_forecast_says_so(best: Best) 
     assert "# simulated: cpu-tiny-llama\n" in ran.out
     assert "\nsimulating all 8 candidates, by the steps of " in ran.err
     line = ran.err.splitlines()[-1]
-    assert line.startswith("Forecast, not measured: 1024/128 may be better, and keeps the budget with a probability of ")
+    assert line.startswith(
+        "Forecast, not measured: 1024/128 may be better, and keeps the budget with "
+    )
     assert "itl_p99 42.4 (" in line
     ran = best("--budget", "ttft_p95:500 itl_p99:60")
     assert ran.err.splitlines()[-1] == (
