@@ -21,6 +21,8 @@ from tests.autotune.cli.conftest import Autotune
 from tests.autotune.engine.served import fake
 from tests.objectives.builders import random_samples
 
+pytestmark = pytest.mark.wire
+
 HERE = Here("0.32.0", "2.9.0", ("scripted",))
 
 

@@ -17,6 +17,8 @@ from autotune.errors import EnvironmentFault
 from tests.autotune.engine.served import fake
 from tests.autotune.engine.survival import survivors
 
+pytestmark = pytest.mark.wire
+
 SETTINGS = "model: tiny\nmax-num-seqs: 24\n"
 TIMEOUT_S = 20.0
 

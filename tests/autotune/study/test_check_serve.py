@@ -18,6 +18,8 @@ from autotune.study.check_serve import check_served
 from autotune.traffic.trace import load_trace
 from tests.autotune.engine.served import fake
 
+pytestmark = pytest.mark.wire
+
 REQUESTS = 6
 
 
