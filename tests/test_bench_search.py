@@ -137,7 +137,7 @@ def test_a_study_of_two_trials_deploys_what_it_measured(scripts: dict[str, Modul
     )
     traffic = Traffic.of(trace, truth.SHAPE)
     logs = truth.truth(traffic, replays=1)
-    own = truth.Workload.of("a", trace, traffic, logs)
+    own = truth.Workload.of("a", trace, traffic, logs, logs)
     assert own.regrets.min() == 0
     assert own.losses[~own.kept].min() > 1
     bench = methods.Bench(own, 0)

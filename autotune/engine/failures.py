@@ -28,7 +28,8 @@ _START_RULES: Sequence[_Rule] = (
     (re.compile(r"validation errors? for \w*(Args|Config)", re.I), "refused_argument"),
 )
 _RUN_RULES: Sequence[_Rule] = ((_NO_MEMORY, "oom_run"),)
-_CAUSE = re.compile(r"^\S*(Error|Exception|Fault)\b.*:|\berror:", re.I)
+# No fault is what vLLM says first of all: "non-default args: …".
+_CAUSE = re.compile(r"^\S*(Error|Exception|(?<!de)Fault)\b.*:|\berror:", re.I)
 # What the other processes say when one of them has failed.
 _CONSEQUENCE = re.compile(
     r"root cause|EngineDeadError|died unexpectedly|Error: cancelled|See stack trace", re.I

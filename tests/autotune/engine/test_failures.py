@@ -144,6 +144,11 @@ def test_memory_that_ran_out_during_the_start(line: str) -> None:
     assert classify_start(log, START_FAILED) == Failure("oom_start", line)
 
 
+def test_the_list_of_arguments_is_no_cause() -> None:
+    log = f"{CORE}non-default args: {{'model': 'm'}}\n{CORE}the engine ends\n"
+    assert classify_run(log, "ended") == Failure("engine_dead", "ended")
+
+
 @pytest.mark.parametrize(
     "line",
     [
