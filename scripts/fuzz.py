@@ -149,7 +149,13 @@ def targets(folder: Path) -> list[Target]:
         Target("trace azure", [AZURE_2023, AZURE_2025], trace_file("azure"), trace),
         Target("trace burstgpt", [BURSTGPT], trace_file("burstgpt"), trace),
         *(
-            Target(f"trace {name}", [lines, lines * 2], trace_file(name, options), trace)
+            # A file of vllm bench has one result.
+            Target(
+                f"trace {name}",
+                [lines] if name == "vllm-bench" else [lines, lines * 2],
+                trace_file(name, options),
+                trace,
+            )
             for name, lines, options in logs()
         ),
         Target("trace description", [meta], description, trace),

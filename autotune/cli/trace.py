@@ -94,7 +94,7 @@ def import_(
         typer.Option(help="The output file of a batch, for lengths.", dir_okay=False),
     ] = None,
 ) -> None:
-    """Convert a trace, a log or a data set to JSON Lines with a description beside them."""
+    """Convert a trace, a log or a data set to a trace of our own."""
     from autotune.traffic.formats.base import ReadOptions
 
     _check(destination)

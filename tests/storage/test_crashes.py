@@ -17,6 +17,8 @@ from storage.repository import open_repository
 from storage.study import Reconciled, close_optuna_study, open_optuna_study, reconcile
 from tests.storage.crash_script import DONE, SAMPLES
 
+pytestmark = pytest.mark.wire
+
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _SCRIPT: Final = [sys.executable, "-W", "error", "-m", "tests.storage.crash_script"]
 _WRITERS: Final = 2

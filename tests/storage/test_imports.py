@@ -3,6 +3,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.wire
+
 _SCRIPT = """
 import sys
 from storage.repository import open_repository

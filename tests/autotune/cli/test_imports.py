@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import typer.core
 import typer.main
 
 from autotune.cli.main import app
+
+pytestmark = pytest.mark.wire
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = (

@@ -11,6 +11,8 @@ import pytest
 from autotune import __version__
 from tests.autotune.cli.conftest import Autotune
 
+pytestmark = pytest.mark.wire
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

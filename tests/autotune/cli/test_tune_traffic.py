@@ -17,6 +17,8 @@ from autotune.errors import TraceError, UsageError
 from storage.errors import FingerprintMismatch
 from tests.autotune.study.scripted import FLAGS, INFO, ScriptedEngines, small_trace
 
+pytestmark = pytest.mark.wire
+
 Tune = Callable[..., Result]
 
 

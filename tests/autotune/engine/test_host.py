@@ -17,6 +17,8 @@ from autotune.engine.host import EngineHost, prepare
 from autotune.engine.supervisor import arrays_of
 from autotune.traffic.model import Trace, TraceRequest
 
+pytestmark = pytest.mark.wire
+
 BODY: dict[str, Any] = {"block_size": 16, "seed": 3, "salt": "one"}
 
 

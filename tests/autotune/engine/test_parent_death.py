@@ -12,6 +12,8 @@ from autotune.engine import parent_death
 from autotune.engine.parent_death import HOST_VARIABLE, arm_in_engine, die_with_parent
 from tests.autotune.engine.survival import end, read_pids, script, spawn, survivors
 
+pytestmark = pytest.mark.wire
+
 TIMEOUT_S = 20.0
 
 # A parent starts a child, the child a grandchild; all pids are printed once all are armed.

@@ -24,6 +24,8 @@ from autotune.engine.processes import (
 )
 from tests.autotune.engine.survival import script
 
+pytestmark = pytest.mark.wire
+
 # As an engine with the resource tracker of multiprocessing: the tracker is deaf to SIGTERM and
 # ends when its work is done, after all others.
 ENGINE = """

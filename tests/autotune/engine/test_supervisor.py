@@ -25,6 +25,8 @@ from objectives.censoring import Censored, Lost
 from tests.autotune.engine.survival import survivors
 from tests.autotune.engine.test_protocol import info
 
+pytestmark = pytest.mark.wire
+
 HOST = Path(__file__).with_name("scripted_host.py")
 ROOT = Path(__file__).resolve().parents[3]
 PLAN = ReplayPlan(seed=3, salt="s", warmup_requests=1)
