@@ -95,6 +95,11 @@ class Failure:
     told: str
 
 
+def seeds_of(name: str, lines: bytes) -> list[bytes]:
+    """Return logs to begin with; vLLM's benchmark writes a file for each result."""
+    return [lines] if name == "vllm-bench" else [lines, lines * 2]
+
+
 def logs() -> Iterator[tuple[str, bytes, ReadOptions]]:
     """Yield name, lines and options of the logs that readers are tested with."""
     for name in sorted(LOGS.keys() - {"native"}):
@@ -149,13 +154,7 @@ def targets(folder: Path) -> list[Target]:
         Target("trace azure", [AZURE_2023, AZURE_2025], trace_file("azure"), trace),
         Target("trace burstgpt", [BURSTGPT], trace_file("burstgpt"), trace),
         *(
-            # A file of vllm bench has one result.
-            Target(
-                f"trace {name}",
-                [lines] if name == "vllm-bench" else [lines, lines * 2],
-                trace_file(name, options),
-                trace,
-            )
+            Target(f"trace {name}", seeds_of(name, lines), trace_file(name, options), trace)
             for name, lines, options in logs()
         ),
         Target("trace description", [meta], description, trace),
