@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.errors import TraceError
+from autotune.traffic.capture.blocks import BLOCK_SIZE
 from autotune.traffic.formats.clock import NS_PER_MS, clock_time
 from autotune.traffic.formats.prefixes import prefixes_of
 from autotune.traffic.formats.recorded import Found, LeftOut, Recorded
@@ -20,7 +21,7 @@ def assembled(
     *,
     remarks: Sequence[str] = (),
     details: Sequence[str] = (),
-    block_size: int = DEFAULT_BLOCK_SIZE,
+    block_size: int | None = None,
     is_clock_time: bool = False,
 ) -> Trace:
     """Return the trace of what was found, counted from its first request.
@@ -30,7 +31,8 @@ def assembled(
         found: all that its rows are.
         remarks: sentences on how it was read.
         details: what ``TraceMeta.source`` says beside the name of the file.
-        block_size: prompt tokens of one hash id.
+        block_size: prompt tokens of one hash id; None takes the one that texts are hashed by where
+            there are some.
         is_clock_time: arrivals count from 1970.
 
     Raises:
@@ -54,6 +56,9 @@ def assembled(
             f"{path}: no request with prompt and output tokens",
             hint=" ".join(notes.sentences()) or "a trace needs at least one request",
         )
+    if block_size is None:
+        has_text = any(each.text for each in kept)
+        block_size = BLOCK_SIZE if has_text else DEFAULT_BLOCK_SIZE
     prefixes = prefixes_of(kept, block_size)
     known = any(prefixes.hash_ids)
     first_ns = min(request.arrival_ns or 0 for request in kept)

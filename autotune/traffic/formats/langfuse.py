@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.traffic.capture.blocks import BLOCK_SIZE
 from autotune.traffic.formats.assembly import assembled
 from autotune.traffic.formats.base import NO_OPTIONS, BadLine, Reader, ReadOptions, parsed
 from autotune.traffic.formats.clock import Clock
@@ -28,7 +27,7 @@ from autotune.traffic.formats.outline import outline
 from autotune.traffic.formats.recorded import Found, LeftOut, Recorded, request_or_left_out
 from autotune.traffic.formats.texts import Text, Texts, chat_prompt
 from autotune.traffic.formats.usage import tokens_of
-from autotune.traffic.model import DEFAULT_BLOCK_SIZE, Trace
+from autotune.traffic.model import Trace
 
 _START = ("startTime", "start_time", "Start Time")
 _FIRST = ("completionStartTime", "completion_start_time")
@@ -72,14 +71,7 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
 
     rows = table_rows(path, wrapped_in=("data", "observations"))
     found = [each for _, each in parsed(path, rows, request, kind="rows")]
-    has_text = any(isinstance(each, Recorded) and each.text for each in found)
-    return assembled(
-        path,
-        found,
-        remarks=(clock.remark(),),
-        is_clock_time=True,
-        block_size=BLOCK_SIZE if has_text else DEFAULT_BLOCK_SIZE,
-    )
+    return assembled(path, found, remarks=(clock.remark(),), is_clock_time=True)
 
 
 def _limit(row: Row) -> int | None:

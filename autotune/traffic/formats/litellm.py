@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.traffic.capture.blocks import BLOCK_SIZE
 from autotune.traffic.formats.assembly import assembled
 from autotune.traffic.formats.base import NO_OPTIONS, Reader, ReadOptions, parsed
 from autotune.traffic.formats.clock import Clock
@@ -27,7 +26,7 @@ from autotune.traffic.formats.fields import (
 from autotune.traffic.formats.outline import outline
 from autotune.traffic.formats.recorded import Found, LeftOut, Recorded, request_or_left_out
 from autotune.traffic.formats.texts import Text, Texts, chat_prompt
-from autotune.traffic.model import DEFAULT_BLOCK_SIZE, Trace
+from autotune.traffic.model import Trace
 
 _TEXT_CALLS = ("completion", "responses", "messages", "generate_content")
 _HINT = "a row of LiteLLM's spend logs has startTime, prompt_tokens and completion_tokens"
@@ -68,14 +67,7 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
 
     rows = table_rows(path, wrapped_in=("data", "spend_logs", "logs"))
     found = [each for _, each in parsed(path, rows, request, kind="rows")]
-    has_text = any(isinstance(each, Recorded) and each.text for each in found)
-    return assembled(
-        path,
-        found,
-        remarks=(clock.remark(),),
-        is_clock_time=True,
-        block_size=BLOCK_SIZE if has_text else DEFAULT_BLOCK_SIZE,
-    )
+    return assembled(path, found, remarks=(clock.remark(),), is_clock_time=True)
 
 
 def _left_out(row: Row, details: Row) -> LeftOut | None:
