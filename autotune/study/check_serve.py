@@ -28,18 +28,16 @@ from autotune.study.check_export import Exported
 from autotune.study.check_here import gpus_here
 from autotune.study.check_result import Served, compare
 from autotune.study.endpoint_replay import (
-    NO_LIMIT,
     ORDINARY_IDS,
     EndpointReplay,
-    replay_once_over_http,
+    replay_fitted,
 )
-from autotune.study.replays import client_bound, warmup_requests
+from autotune.study.replays import client_bound
 from autotune.study.session import (
     Follower,
     Traffic,
     device_lease,
     end_earlier_runs,
-    fit_traffic,
     log_of_one_engine,
     read_traffic,
 )
@@ -217,17 +215,7 @@ async def observe(
     async with open_endpoint(SERVED, endpoint) as source:
         first_token_s = await _first_token(source)
         report = _report(server)
-        traffic = fit_traffic(given, settings, source.served.max_model_len or NO_LIMIT)
-        for sentence in traffic.trace.notes.since(given.trace.notes):
-            follower.say(sentence)
-        replay = await replay_once_over_http(
-            source,
-            traffic.trace,
-            seed=settings.seed,
-            salt=f"check-{time.time_ns():x}",
-            warmup=warmup_requests(traffic.trace, settings.warmup_s),
-            follower=follower,
-        )
+        traffic, replay = await replay_fitted(source, given, settings, "check", follower)
     return Seen(first_token_s, report, traffic, replay)
 
 

@@ -89,17 +89,7 @@ async def _replay_endpoint(
     for sentence in given.trace.notes.sentences():
         follower.say(sentence)
     async with open_endpoint(name, endpoint) as source:
-        traffic = fit_traffic(given, settings, source.served.max_model_len or NO_LIMIT)
-        for sentence in traffic.trace.notes.since(given.trace.notes):
-            follower.say(sentence)
-        replayed = await replay_once_over_http(
-            source,
-            traffic.trace,
-            seed=settings.seed,
-            salt=f"replay-{time.time_ns():x}",
-            warmup=warmup_requests(traffic.trace, settings.warmup_s),
-            follower=follower,
-        )
+        traffic, replayed = await replay_fitted(source, given, settings, "replay", follower)
     return plain(_result(settings, traffic, source, replayed, follower), name="replay")
 
 
@@ -135,6 +125,30 @@ def _result(
         "lengths": replayed.lengths,
         **requests,
     }
+
+
+async def replay_fitted(
+    source: EndpointSource, given: Traffic, settings: TuneSettings, name: str, follower: Follower
+) -> tuple[Traffic, EndpointReplay]:
+    """Fit traffic to what a server allows, and replay it once.
+
+    ``name`` begins the salt, which no other replay has.
+
+    Raises:
+        TraceError: a request is longer than that.
+    """
+    traffic = fit_traffic(given, settings, source.served.max_model_len or NO_LIMIT)
+    for sentence in traffic.trace.notes.since(given.trace.notes):
+        follower.say(sentence)
+    replayed = await replay_once_over_http(
+        source,
+        traffic.trace,
+        seed=settings.seed,
+        salt=f"{name}-{time.time_ns():x}",
+        warmup=warmup_requests(traffic.trace, settings.warmup_s),
+        follower=follower,
+    )
+    return traffic, replayed
 
 
 async def replay_once_over_http(
