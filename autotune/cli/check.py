@@ -12,7 +12,9 @@ import typer
 from autotune.cli.options import (
     Classes,
     Format,
+    JsonOutput,
     OutputFormat,
+    PromptSeed,
     SilenceTimeout,
     StartTimeout,
     Storage,
@@ -72,16 +74,14 @@ def check(
     warmup_s: Annotated[
         float, typer.Option(min=0.0, help="With --serve: seconds of the window that warm up.")
     ] = 30.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
+    seed: PromptSeed = 0,
     start_timeout_s: StartTimeout = None,
     silence_timeout_s: SilenceTimeout = None,
     log_folder: Annotated[
         Path,
         typer.Option(help="Where the server's log goes.", parser=folder_of, metavar="PATH"),
     ] = Path("autotune-logs"),
-    output: Annotated[
-        Path | None, typer.Option(help="Write the JSON here as well.", show_default=False)
-    ] = None,
+    output: JsonOutput = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
     """Say whether an export still applies.

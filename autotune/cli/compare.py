@@ -12,8 +12,10 @@ from autotune.cli.options import (
     EndpointConfig,
     Engine,
     Format,
+    JsonOutput,
     Load,
     OutputFormat,
+    PromptSeed,
     TooLong,
     Window,
     folder_of,
@@ -65,14 +67,12 @@ def compare(
     warmup_s: Annotated[
         float, typer.Option(min=0.0, help="Seconds of the window that warm up each replay.")
     ] = 10.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
+    seed: PromptSeed = 0,
     log_folder: Annotated[
         Path,
         typer.Option(help="Where the engines' logs go.", parser=folder_of, metavar="PATH"),
     ] = Path("autotune-logs"),
-    output: Annotated[
-        Path | None, typer.Option(help="Write the JSON here as well.", show_default=False)
-    ] = None,
+    output: JsonOutput = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
     """Compare endpoints and engines on the same traffic.

@@ -150,3 +150,10 @@ Warmup = Annotated[
         "engine. [default: 10]"
     ),
 ]
+
+
+JsonOutput = Annotated[
+    Path | None, typer.Option(help="Write the JSON here as well.", show_default=False)
+]
+
+PromptSeed = Annotated[int, typer.Option(min=0, help="Of the prompts.")]

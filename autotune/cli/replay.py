@@ -11,8 +11,10 @@ from autotune.cli.options import (
     Classes,
     EndpointConfig,
     Format,
+    JsonOutput,
     Load,
     OutputFormat,
+    PromptSeed,
     TooLong,
     Window,
     folder_of,
@@ -44,14 +46,12 @@ def replay(
     warmup_s: Annotated[
         float, typer.Option(min=0.0, help="Seconds of the window that warm up; 30 at first.")
     ] = 10.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
+    seed: PromptSeed = 0,
     log_folder: Annotated[
         Path,
         typer.Option(help="Where the engine's log goes.", parser=folder_of, metavar="PATH"),
     ] = Path("autotune-logs"),
-    output: Annotated[
-        Path | None, typer.Option(help="Write the JSON here as well.", show_default=False)
-    ] = None,
+    output: JsonOutput = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
     """Replay a trace against one engine, or an endpoint.
