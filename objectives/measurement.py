@@ -21,6 +21,7 @@ from objectives.statistics import AGGREGATES, Interval, aggregate, intervals
 from objectives.utilization import (
     Work,
     busy_s,
+    prefix_hit_rate,
     tokens_per_busy_s,
     useful_tokens,
     utilization,
@@ -39,7 +40,7 @@ class Measurement:
         metrics: every aggregate of every metric in ms (``ttft_p95``), per class with ``@name``
             (``itl_p99@short``), and ``tokens_per_busy_s``, ``goodput``, ``request_throughput``,
             ``output_throughput``, ``total_token_throughput`` per second, and ``utilization``
-            as a ratio. None: there was nothing to measure, or nothing to measure it by; inf:
+            and ``prefix_hit_rate`` as ratios. None: there was nothing to measure, or nothing to measure it by; inf:
             lost requests weigh that much.
         intervals: bounds of mean, p95, p99 and what the budget names, under the same keys.
         requests: number of requests of the window, lost ones included.
@@ -98,6 +99,7 @@ def measure(
     for class_name, part in _parts(samples, classes):
         _add_latencies(part, class_name, budget, metrics, bounds)
     metrics["tokens_per_busy_s"] = tokens_per_busy_s(samples)
+    metrics["prefix_hit_rate"] = prefix_hit_rate(samples)
     metrics["utilization"] = None
     if work is not None and best_flops_per_s is not None:
         metrics["utilization"] = utilization(samples, work, best_flops_per_s)

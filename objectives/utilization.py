@@ -85,6 +85,17 @@ def useful_tokens(samples: RequestSamples) -> int:
     return int(prompt[begun].sum() + samples.output_tokens.sum())
 
 
+def prefix_hit_rate(samples: RequestSamples) -> float | None:
+    """Share of prompt tokens that the prefix cache served, 0 to 1; None if no prompt was read.
+
+    As ``vllm:prefix_cache_hits`` over ``vllm:prefix_cache_queries``, without what is read again
+    after a preemption. The prompt of a request without any token is left out.
+    """
+    begun = ~np.isnan(samples.first_token_s)
+    prompt = int(samples.prompt_tokens[begun].sum())
+    return float(samples.cached_tokens[begun].sum() / prompt) if prompt else None
+
+
 def tokens_per_busy_s(samples: RequestSamples) -> float | None:
     """Useful tokens per busy second; None if the engine was never busy."""
     busy = busy_s(samples)

@@ -12,6 +12,7 @@ _UNITS = {
     "output_throughput": "tokens/s",
     "total_token_throughput": "tokens/s",
     "tokens_per_busy_s": "tokens/s",
+    "prefix_hit_rate": "of prompt tokens",
     "utilization": "of the best FLOP/s",
 }
 _AGGREGATES = ("mean", "p50", "p90", "p95", "p99", "max")

@@ -30,6 +30,7 @@ _RATES = (
     "total_token_throughput",
     "tokens_per_busy_s",
     "utilization",
+    "prefix_hit_rate",
 )
 
 

@@ -116,7 +116,7 @@ def _result(
     )
     if not replayed.cached_known:
         # What was computed is not known without it.
-        summary["tokens_per_busy_s"] = None
+        summary |= {"tokens_per_busy_s": None, "prefix_hit_rate": None}
     return {
         **head,
         **summary,

@@ -153,6 +153,7 @@ def client_figures(
         "trace_sha256": traffic.trace.sha256,
         "send_lag_p99_ms": measurement.send_lag_p99_ms,
         "tokens_per_busy_s": metrics["tokens_per_busy_s"],
+        "prefix_hit_rate": metrics["prefix_hit_rate"],
     }
     requests = {
         "input_lens": samples.prompt_tokens.tolist(),

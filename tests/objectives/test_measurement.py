@@ -22,6 +22,7 @@ INF = float("inf")
 CLASSES = parse_classes("short:0-2000 long:2000-")
 RATES = {
     "utilization",
+    "prefix_hit_rate",
     "tokens_per_busy_s",
     "goodput",
     "request_throughput",

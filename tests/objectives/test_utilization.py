@@ -13,6 +13,7 @@ from objectives.steps import Steps
 from objectives.utilization import (
     Work,
     busy_s,
+    prefix_hit_rate,
     step_flops,
     tokens_per_busy_s,
     useful_flops,
@@ -43,6 +44,15 @@ def test_a_cached_prefix_is_no_work() -> None:
     arrays = from_deliveries([[1.0, 2.0]], scheduled_s=[0.0]).to_arrays()
     samples = RequestSamples.from_arrays({**arrays, "cached_tokens": np.array([60])})
     assert useful_tokens(samples) == 42
+    assert prefix_hit_rate(samples) == 0.6
+
+
+def test_a_prompt_that_nobody_read_hits_no_cache() -> None:
+    nobody = from_deliveries([[]], scheduled_s=[0.0], failed=[True])
+    assert prefix_hit_rate(nobody) is None
+    one_of_two = from_deliveries([[1.0], []], scheduled_s=[0.0, 5.0], failed=[False, True])
+    arrays = {**one_of_two.to_arrays(), "cached_tokens": np.array([25, 0])}
+    assert prefix_hit_rate(RequestSamples.from_arrays(arrays)) == 0.25
 
 
 def test_what_was_never_sent_or_never_busy_has_no_rate() -> None:
