@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
 from autotune.traffic.model import MAX_PRIORITY, MAX_TOKENS, MIN_PRIORITY
+from autotune.traffic.well_formed import well_formed
 
 Api = Literal["chat", "completions", "responses", "messages"]
 
@@ -20,6 +21,9 @@ _PATHS: tuple[tuple[str, Api], ...] = (
 )
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _MAX_COPIES = 128
+_MAX_MODEL_CHARACTERS = 512
+"""No server has a model of a longer name, and it stands in every row."""
+
 _WRITTEN = (None, "function", "function_call", "function_call_output", "tool_use", "tool_result")
 """Kinds of parts that reach the model as they are written."""
 
@@ -45,12 +49,12 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the body of a request says.
+    """What the body of a request says; its model and the texts of its prompts are well formed.
 
     Attributes:
         prompts: at least one; several where a completion was asked of several.
         copies: answers to each prompt.
-        model: None where none was named.
+        model: cut to a length that names have; None where none was named.
         max_tokens: None where there is no limit.
         priority: None where none was given.
         cache_salt: what keeps this client's prefixes apart from those of others.
@@ -86,9 +90,9 @@ def read_asked(api: Api, body: bytes) -> Asked | None:
     limits = (_whole(row.get(name), 1, MAX_TOKENS) for name in _LIMITS)
     model, salt = row.get("model"), row.get("cache_salt")
     return Asked(
-        prompts=tuple(prompts),
+        prompts=tuple(replace(each, text=well_formed(each.text)) for each in prompts),
         copies=_whole(row.get("n"), 1, _MAX_COPIES) or 1,
-        model=model if isinstance(model, str) else None,
+        model=well_formed(model[:_MAX_MODEL_CHARACTERS]) if isinstance(model, str) else None,
         max_tokens=next((limit for limit in limits if limit is not None), None),
         priority=_whole(row.get("priority"), MIN_PRIORITY, MAX_PRIORITY),
         cache_salt=salt if isinstance(salt, str) else "",

@@ -11,6 +11,7 @@ from autotune.traffic.capture.blocks import BlockHasher
 from autotune.traffic.capture.record import Ending, Record
 from autotune.traffic.capture.sighting import Sighting
 from autotune.traffic.capture.tokenizer import Tokenizer
+from autotune.traffic.well_formed import well_formed
 
 _DECIMALS = 3
 """Of milliseconds."""
@@ -49,7 +50,7 @@ class Reader:
             output_tokens=answer.output_tokens,
             output_estimated=answer.estimated,
             cached_tokens=answer.cached_tokens,
-            output_text=answer.text if self.with_text else None,
+            output_text=well_formed(answer.text) if self.with_text else None,
         )
         return [record] if asked is None else list(self._each(record, asked))
 
@@ -92,7 +93,7 @@ class Reader:
             ids = self.hasher.of_tokens(tokens, context=context)
             counted = told if told is not None else len(tokens)
             return replace(record, prompt_tokens=counted, token_ids=ids, prompt_text=kept)
-        text = prompt.text.encode("utf-8", "surrogatepass")
+        text = prompt.text.encode()
         ids = self.hasher.of_text(text, context=context)
         return replace(
             record, prompt_tokens=told, text_ids=ids, text_bytes=len(text), prompt_text=kept

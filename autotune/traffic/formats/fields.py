@@ -9,6 +9,7 @@ from autotune.traffic.formats.base import BadLine
 from autotune.traffic.formats.clock import NS_PER_MS, Clock
 from autotune.traffic.formats.documents import Row, kind_of
 from autotune.traffic.model import MAX_TOKENS
+from autotune.traffic.well_formed import well_formed
 
 _DIGITS = re.compile(r"(\d{1,12})(?:\.0+)?", re.ASCII)
 _LONGEST = 1e12
@@ -64,11 +65,6 @@ def optional_text(row: Row, *names: str) -> str | None:
     """Return the text under the first of ``names`` that has a value, None if it is no text."""
     value = first_of(row, *names)[1]
     return well_formed(value) if isinstance(value, str) else None
-
-
-def well_formed(text: str) -> str:
-    """Return a text with halves of characters, which JSON allows, replaced by a mark."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def required(row: Row, name: str, hint: str) -> object:

@@ -28,7 +28,6 @@ from autotune.traffic.formats.fields import (
     object_of,
     optional_count,
     optional_text,
-    well_formed,
 )
 from autotune.traffic.formats.outline import outline
 from autotune.traffic.formats.recorded import Found, LeftOut, Recorded, request_or_left_out
@@ -103,7 +102,7 @@ def _asked(row: Row, texts: Texts) -> Found:
         text=text,
         estimated=text.estimated,
         max_tokens=asked.max_tokens,
-        model=None if asked.model is None else well_formed(asked.model),
+        model=asked.model,
     )
 
 

@@ -18,8 +18,8 @@ from autotune.errors import UsageError
 from autotune.traffic.capture.asked import Prompt
 from autotune.traffic.capture.blocks import SALT_BYTES, BlockHasher
 from autotune.traffic.capture.tokenizer import HubTokenizer, Tokenizer
-from autotune.traffic.formats.fields import well_formed
 from autotune.traffic.hashing import U8
+from autotune.traffic.well_formed import well_formed
 
 CHARACTERS_PER_TOKEN = 4.0
 """Of English text, roughly. Code and other languages have fewer."""

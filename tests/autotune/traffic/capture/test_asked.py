@@ -56,6 +56,18 @@ def test_a_chat_says_what_it_limits_and_how_urgent_it_is() -> None:
     assert prompt.text.index("look") < prompt.text.index("user\nWhy?")
 
 
+def test_a_name_that_no_model_has_is_cut() -> None:
+    found = asked("completions", prompt="x", model="\ud800" * 2**20)
+    assert found.model == "\ufffd" * 512
+
+
+@pytest.mark.parametrize("api", ["chat", "messages", "responses"])
+def test_half_characters_of_a_conversation_are_replaced(api: Api) -> None:
+    messages = [{"role": "us\udfffer", "content": [{"type": "text", "text": "\ud83d"}]}]
+    (prompt,) = asked(api, messages=messages, input=messages, tools=["\ud800"]).prompts
+    assert prompt.text == "\ufffd\nus\ufffder\n\ufffd"
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [({"max_tokens": True}, None), ({"max_tokens": 0}, None), ({"max_tokens": "9"}, None)],

@@ -14,6 +14,8 @@ from autotune.traffic.capture.reading import Reader
 from autotune.traffic.capture.record import Ending, Record
 from autotune.traffic.capture.sighting import Way
 from autotune.traffic.capture.tokenizer import HubTokenizer, Tokenizer
+from autotune.traffic.formats.rows import parse_row
+from autotune.traffic.model import TraceRequest
 from tests.autotune.traffic.capture.seen import events, sighting, words
 
 HASHER = BlockHasher(b"s" * 32, pause=lambda: None)
@@ -59,6 +61,32 @@ def test_with_a_tokenizer_tokens_are_hashed_and_counted() -> None:
     assert record.token_ids == HASHER.of_tokens([ord(c) for c in "user\nWhy?"], context="m\0")
     assert (record.prompt_tokens, record.text_ids) == (9, ())
     assert read(tokenizer=Letters(), body=chat("Why?")).prompt_tokens == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a\ud83d b", "a\ufffd b"),
+        ("\ude00", "\ufffd"),
+        ("\ud83d\ude00", "\U0001f600"),
+        ("a\0b", "a\0b"),
+    ],
+)
+def test_half_characters_reach_no_trace(text: str, kept: str) -> None:
+    answer = events(*words(list(text)))
+    body = {"model": text, "prompt": text}
+    record = read(with_text=True, api="completions", body=body, response=answer, stream=True)
+    assert (record.model, record.prompt_text, record.output_text) == (kept, kept, kept)
+    row = TraceRequest(
+        timestamp_ms=0.0,
+        input_length=1,
+        output_length=1,
+        hash_ids=(1,),
+        model=record.model,
+        prompt_text=record.prompt_text,
+        output_text=record.output_text,
+    )
+    assert parse_row(row.to_line()) == row
 
 
 def test_what_the_tokenizer_cannot_count_falls_back_to_text() -> None:
