@@ -13,6 +13,7 @@ import pytest
 
 from tests.autotune.cli.conftest import Autotune
 from tests.autotune.cli.endpoints import local, make_folder
+from tests.autotune.engine.certificate import with_certificate
 from tests.autotune.engine.endpoint_cases import (
     KEYED,
     OTHERS,
@@ -29,7 +30,6 @@ from tests.autotune.engine.faulty_server import (
     Script,
     Whole,
     running,
-    with_certificate,
 )
 
 pytestmark = pytest.mark.wire

@@ -18,8 +18,9 @@ from tests.autotune.cli.endpoints import (
     make_folder,
     neutral,
 )
+from tests.autotune.engine.certificate import with_certificate
 from tests.autotune.engine.endpoint_cases import CASES, KEYED, FaultCase, said
-from tests.autotune.engine.faulty_server import KEY, Script, running, with_certificate
+from tests.autotune.engine.faulty_server import KEY, Script, running
 
 pytestmark = pytest.mark.wire
 

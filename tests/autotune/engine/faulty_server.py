@@ -13,7 +13,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 KEY = "sk-planted-0123456789abcdef"
@@ -230,13 +229,6 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     headers = {n.strip().lower(): v.strip() for n, _, v in (line.partition(":") for line in lines)}
     raw = await reader.readexactly(int(headers.get("content-length", 0)))
     return Asked(method, path, headers, json.loads(raw) if raw else {})
-
-
-def with_certificate() -> ssl.SSLContext:
-    """Return TLS for a server with a certificate for localhost that nobody has signed."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(Path(__file__).with_suffix(".pem"))
-    return context
 
 
 @contextmanager
