@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AllowInfNan,
     BaseModel,
     ConfigDict,
     Field,
@@ -27,6 +28,9 @@ NO_KEY = "EMPTY"
 """What is sent where no key is set, as the documentation of vLLM does."""
 
 _RESERVED_NAMES = ("default",)
+Seconds = Annotated[float, AllowInfNan(False)]
+"""A number of them; what is none, or has no end, is refused as that."""
+
 _EXAMPLE = "for example local: {base_url: http://127.0.0.1:8000/v1, model: NAME}"
 _KEY_HINT = "write api_key_env: NAME of a variable, or api_key_file: PATH"
 
@@ -50,7 +54,7 @@ class EndpointSettings(BaseModel):
     api_key_env: str | None = Field(default=None, min_length=1)
     api_key_file: Path | None = None
     kind: Kind | None = None
-    silence_timeout_s: float = Field(default=120.0, gt=0.0, le=86_400.0)
+    silence_timeout_s: Seconds = Field(default=120.0, gt=0.0, le=86_400.0)
 
     @model_validator(mode="before")
     @classmethod

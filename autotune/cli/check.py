@@ -72,7 +72,7 @@ def check(
     storage: Storage = None,
     study_name: StudyName = None,
     warmup_s: Annotated[
-        float, typer.Option(min=0.0, help="With --serve: seconds of the window that warm up.")
+        float, typer.Option(help="With --serve: seconds of the window that warm up.")
     ] = 30.0,
     seed: PromptSeed = 0,
     start_timeout_s: StartTimeout = None,

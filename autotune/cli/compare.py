@@ -65,7 +65,7 @@ def compare(
         typer.Option(help="vLLM argument of all engines, key=value. A file wins. Repeatable."),
     ] = None,
     warmup_s: Annotated[
-        float, typer.Option(min=0.0, help="Seconds of the window that warm up each replay.")
+        float, typer.Option(help="Seconds of the window that warm up each replay.")
     ] = 10.0,
     seed: PromptSeed = 0,
     log_folder: Annotated[

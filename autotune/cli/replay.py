@@ -44,7 +44,7 @@ def replay(
         list[str] | None, typer.Option(help="vLLM engine argument, key=value. Repeatable.")
     ] = None,
     warmup_s: Annotated[
-        float, typer.Option(min=0.0, help="Seconds of the window that warm up; 30 at first.")
+        float, typer.Option(help="Seconds of the window that warm up; 30 at first.")
     ] = 10.0,
     seed: PromptSeed = 0,
     log_folder: Annotated[

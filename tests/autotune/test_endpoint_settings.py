@@ -71,6 +71,7 @@ def test_what_is_no_list_of_endpoints(given: object, message: str) -> None:
         ({"model": ""}, "must have at least 1 character"),
         ({"kind": "azure"}, "kind: must be 'vllm' or 'openai'"),
         ({"silence_timeout_s": 0}, "silence_timeout_s: must be more than 0"),
+        ({"silence_timeout_s": float("nan")}, "silence_timeout_s: must be a finite number"),
         ({"base_url": 7}, "base_url: must be a text"),
     ],
 )
