@@ -66,14 +66,14 @@ class Exported:
     def traffic(self) -> dict[str, Any]:
         """Return the settings by which its traffic is read again; trace None if it has none."""
         told = self.provenance
-        window, load, share = (told.get(name) for name in ("window", "load", "holdout"))
+        window, load, held = (told.get(name) for name in ("window", "load", "holdout"))
         return {
             # Traffic has no need of a model; settings have.
             "model": self.model or "unnamed",
             "trace": None if told.get("trace") is None else str(told["trace"]),
             "window": None if window in (None, "all") else str(window),
             "load": None if load in (None, 1) else load,
-            "holdout": f"{100 * share:g}%" if isinstance(share, float) else None,
+            "holdout": None if held is None else str(held),
         }
 
 

@@ -12,13 +12,16 @@ from typer.testing import CliRunner
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate
 from autotune.cli.main import app
 from autotune.engine.protocol import Failure, TrialFailed
+from autotune.settings import load_settings
+from autotune.study.check_export import of_export
 from autotune.study.foresight import stored_traffic
 from autotune.study.held import Confirmed, HeldPart, HeldReplay, HeldResult, held_part
 from autotune.study.holdout import confirm_on_held, due, held_spec
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement
+from autotune.study.session import read_traffic
 from autotune.study.stage import Stage
-from autotune.study.view import load_view, shown_verdict
+from autotune.study.view import load_view, make_export, shown_verdict
 from autotune.traffic.holdout import Holdout
 from objectives.classes import parse_classes
 from objectives.limits import parse_budget
@@ -276,6 +279,12 @@ def test_a_study_holds_out_and_confirms(tmp_path: Path) -> None:
         view = load_view(repository, None)
         assert stored_traffic(view).sha256 == view.study.fingerprint["trace"]
         assert view.study.fingerprint["holdout"] == "40%"
+        assert view.judgement is not None
+        for cell in view.judgement.cells:
+            # Also one that was not measured on what is held out.
+            export = of_export(make_export(view, cell), "study")
+            read = read_traffic(load_settings(None, export.traffic(), command="check"))
+            assert read.trace.sha256 == export.provenance["trace_sha256"]
         part = held_part(view.study)
         assert part is not None
         run_simulated(tmp_path, holdout="40 %", **few)
