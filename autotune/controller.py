@@ -52,7 +52,10 @@ class Watcher(Protocol):
     def begun(self, row: TrialRecord, position: int, total: int) -> None: ...
 
     def progress(self, body: Mapping[str, Any]) -> None:
-        """Take note of how many requests are ``done`` of ``total`` in which ``stage``."""
+        """Take note of how many requests are ``done`` of ``total`` in which ``stage``.
+
+        ``label`` says what runs where that is no trial; it may be missing.
+        """
 
     def finished(self, row: TrialRecord) -> None: ...
 

@@ -214,10 +214,10 @@ class ScreenWatcher:
             self.say(f"{label}: {begins}; {study.left(to_come, row, 'start', 0.0)}")
 
     def progress(self, body: Mapping[str, Any]) -> None:
-        running = self._running
-        if running is None:
-            # A replay on its own, which nobody announced.
-            running = self._running = _Running("", self._clock())
+        running, label = self._running, body.get("label", "")
+        if running is None or (label and label != running.label):
+            # A replay that is no trial, which nobody announced.
+            running = self._running = _Running(label, self._clock())
         running.take(body["stage"], body["done"], body["total"], self._clock())
 
     def finished(self, row: TrialRecord) -> None:

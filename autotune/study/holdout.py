@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,20 +96,20 @@ def confirm_on_held(
         f"confirming on the last {Holdout(part.share).words} of the window: {part.requests} "
         "requests that nothing was chosen on"
     )
-    held = replace(job, trace=job.held, live=False)
+    held, labelled = replace(job, trace=job.held, live=False), _Labelled(follower)
     replays = _Replays(
         job=held,
         budget=judgement.budget,
-        runner=Runner(held, engines, stage, follower.progress, pause=pause),
+        runner=Runner(held, engines, stage, labelled.progress, pause=pause),
         stage=stage,
-        follower=follower,
+        labelled=labelled,
         log_folder=log_folder,
     )
     given_up: set[str] = set()
     for number, candidate in enumerate(missing, start=1):
         if cell_key(candidate) in given_up:
             continue
-        follower.say(f"held-out replay {number} of {len(missing)}: {_name(candidate)}")
+        labelled.begin(f"held-out replay {number} of {len(missing)}, {_name(candidate)}")
         result, attempts = replays.more(part.result(candidate), done=part.attempts)
         if result.failure is not None:
             given_up.add(cell_key(candidate))
@@ -120,6 +120,21 @@ def confirm_on_held(
     repository.set_state(record.id, "finished")
 
 
+@dataclass(slots=True, eq=False)
+class _Labelled:
+    """Tells a follower of progress what it is of: nobody has announced a trial."""
+
+    follower: Follower
+    label: str = ""
+
+    def begin(self, label: str) -> None:
+        self.label = label
+        self.follower.say(label)
+
+    def progress(self, body: Mapping[str, Any]) -> None:
+        self.follower.progress({**body, "label": self.label})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replays:
     """Replays of held-out traffic: ``job`` has it as its trace, ``budget`` is in ms."""
@@ -128,7 +143,7 @@ class _Replays:
     budget: Budget
     runner: Runner
     stage: Stage
-    follower: Follower
+    labelled: _Labelled
     log_folder: Path
 
     def more(self, result: HeldResult, *, done: int) -> tuple[HeldResult, int]:
@@ -148,7 +163,7 @@ class _Replays:
                 return replace(result, failure=failure), attempts
 
     def _replay(self, candidate: Candidate, salt: str) -> HeldReplay | Failure:
-        self.follower.progress({"stage": "start", "done": 0, "total": 0})
+        self.labelled.progress({"stage": "start", "done": 0, "total": 0})
         log_path = self.log_folder / f"{salt}.log"
         open_log(log_path).close()
         try:

@@ -216,6 +216,24 @@ def test_each_pass_of_a_warm_up_is_counted_by_itself(capsys: pytest.CaptureFixtu
     ]
 
 
+def test_replays_that_are_no_trials_have_a_label_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    with ScreenWatcher(clock=clock) as watcher:
+        for label in ("one", "other"):
+            watcher.progress({**REPLAY, "label": label, "stage": "start"})
+            clock.now_s += 15
+            watcher.beat()
+            watcher.progress({**REPLAY, "label": label})
+            watcher.beat()
+    replay = "replay; 3 of 9 requests"
+    starts = "engine starts for 15 s"
+    assert lines_of(capsys) == [
+        f"{label}: {now}" for label in ("one", "other") for now in (starts, replay)
+    ]
+
+
 def test_what_a_calibration_found_is_said_when_its_study_opens(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

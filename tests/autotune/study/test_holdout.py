@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ class Held:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.said: list[str] = []
+        self.reports: list[Mapping[str, Any]] = []
         self.pauses: list[float] = []
 
     def confirm(
@@ -88,7 +89,7 @@ class Held:
                     pause=self.pauses.append,
                 )
             finally:
-                self.said = watcher.said
+                self.said, self.reports = watcher.said, watcher.reports
                 self.study = repository.study("study")
         part = held_part(self.study)
         assert part is not None
@@ -120,6 +121,15 @@ def test_winner_and_baseline_replay_it_in_turn(held: Held) -> None:
     assert (confirmed.met, confirmed.met_by(confirmed.baseline)) == (True, False)
     assert confirmed.winner.metrics["tpot_p95"] == pytest.approx(9.4, rel=0.1)
     assert [log.name for log in engines.logs] == [f"holdout-{n}.log" for n in range(4)]
+
+
+def test_each_replay_says_which_it_is(held: Held) -> None:
+    held.confirm(ScriptedEngines())
+    names = ("2048/64", "512/64", "512/64", "2048/64")
+    labels = [f"held-out replay {n} of 4, {name}" for n, name in enumerate(names, start=1)]
+    assert [each for each in held.said if each.startswith("held-out")] == labels
+    assert list(dict.fromkeys(report["label"] for report in held.reports)) == labels
+    assert {"start", "stop"} <= {report["stage"] for report in held.reports}
 
 
 def test_a_baseline_that_wins_is_replayed_twice(held: Held) -> None:
