@@ -341,31 +341,39 @@ class Trace:
             )
         beyond_s = end_s - self.duration_s
         far = beyond_s > (end_s - start_s) / 100
-        return Trace.build(
+        return self.with_requests(
             (_moved(request, start_s * 1e3) for request in self.requests[first:last]),
-            block_size=self.meta.block_size,
-            prefixes_known=self.meta.prefixes_known,
-            source=f"{self.meta.source} {start_s:g}:{end_s:g}",
-            captured_at=_later(self.meta.captured_at, start_s),
-            with_text=self.meta.with_text,
-            prefixes_estimated=self.meta.prefixes_estimated,
-            gaps=gaps_within(self.meta.gaps, start_s * 1e3, end_s * 1e3),
-            recording=self.meta.recording,
-            notes=replace(self.notes, beyond_end=(end_s, self.duration_s) if far else None),
+            replace(self.notes, beyond_end=(end_s, self.duration_s) if far else None),
+            meta=replace(
+                self.meta,
+                source=f"{self.meta.source} {start_s:g}:{end_s:g}",
+                captured_at=_later(self.meta.captured_at, start_s),
+                gaps=gaps_within(self.meta.gaps, start_s * 1e3, end_s * 1e3),
+            ),
         )
 
-    def with_requests(self, requests: Iterable[TraceRequest], notes: ReadNotes) -> Trace:
-        """Return other requests that came from the same place; raises as ``build`` does."""
+    def with_requests(
+        self,
+        requests: Iterable[TraceRequest],
+        notes: ReadNotes,
+        *,
+        meta: TraceMeta | None = None,
+    ) -> Trace:
+        """Return other requests that came from the same place; raises as ``build`` does.
+
+        ``meta`` is what is said of them where that has changed; they are counted anew.
+        """
+        told = self.meta if meta is None else meta
         return Trace.build(
             requests,
-            block_size=self.meta.block_size,
-            prefixes_known=self.meta.prefixes_known,
-            source=self.meta.source,
-            captured_at=self.meta.captured_at,
-            with_text=self.meta.with_text,
-            prefixes_estimated=self.meta.prefixes_estimated,
-            gaps=self.meta.gaps,
-            recording=self.meta.recording,
+            block_size=told.block_size,
+            prefixes_known=told.prefixes_known,
+            source=told.source,
+            captured_at=told.captured_at,
+            with_text=told.with_text,
+            prefixes_estimated=told.prefixes_estimated,
+            gaps=told.gaps,
+            recording=told.recording,
             notes=notes,
         )
 

@@ -48,20 +48,10 @@ def redacted(trace: Trace, *, salt: bytes | None = None, drop_models: bool = Fal
         )
         for request in trace.requests
     ]
-    meta = trace.meta
     texts = sum(map(_has_text, trace.requests))
     remark = f"Texts removed from {texts} requests, {len(ids)} ids of blocks replaced."
-    return Trace.build(
-        requests,
-        block_size=meta.block_size,
-        prefixes_known=meta.prefixes_known,
-        prefixes_estimated=meta.prefixes_estimated,
-        source=meta.source,
-        captured_at=meta.captured_at,
-        gaps=meta.gaps,
-        recording=meta.recording,
-        notes=replace(trace.notes, remarks=(*trace.notes.remarks, remark)),
-    )
+    notes = replace(trace.notes, remarks=(*trace.notes.remarks, remark))
+    return trace.with_requests(requests, notes, meta=replace(trace.meta, with_text=False))
 
 
 def read_salt(path: Path) -> bytes:
