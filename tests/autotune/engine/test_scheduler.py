@@ -5,10 +5,6 @@ And the simulation schedules as all of them do.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +17,7 @@ from autotune.candidates.lattice import SEQS, TOKENS
 from autotune.candidates.live import LIVE_LIMITS
 from autotune.forecast.simulation import EngineShape, Simulated, Traffic, simulate
 from autotune.traffic.model import Trace, TraceRequest
-from tests.autotune.engine.tiny import ENVIRONMENT
+from tests.autotune.engine.child import told_by
 from tests.autotune.forecast.clock import a_second_each
 
 pytestmark = pytest.mark.engine
@@ -32,17 +28,8 @@ COMMON = 256
 
 @pytest.fixture(scope="module")
 def schedules() -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.autotune.engine.in_process"]
-    done = subprocess.run(
-        [*command, *(",".join(map(str, each)) for each in LIMITS)],
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        check=False,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    result: dict[str, Any] = json.loads(done.stdout)
+    limits = (",".join(map(str, each)) for each in LIMITS)
+    result: dict[str, Any] = told_by("-m", "tests.autotune.engine.in_process", *limits)
     return result
 
 
@@ -198,16 +185,8 @@ print(json.dumps([COMPILED, digest.hexdigest()]))
 def test_compiled_and_plain_simulate_the_same_to_the_last_bit(tmp_path: Path) -> None:
     found = []
     for switch in ("1", "0"):
-        done = subprocess.run(
-            [sys.executable, "-c", _BOTH],
-            cwd=Path(__file__).parents[3],
-            env={**os.environ, "AUTOTUNE_COMPILE": switch, "NUMBA_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            check=False,
-            timeout=110,
-        )
-        assert done.returncode == 0, done.stderr.decode()[-2000:]
-        found.append(json.loads(done.stdout))
+        environ = {"AUTOTUNE_COMPILE": switch, "NUMBA_CACHE_DIR": str(tmp_path)}
+        found.append(told_by("-c", _BOTH, environ=environ))
     (compiled, fast), (plain, slow) = found
     assert compiled
     assert not plain

@@ -5,14 +5,9 @@ With one step in flight and two; by traffic at random, and with a cache that is 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +29,7 @@ from autotune.forecast.scheduling import (
 from autotune.forecast.simulation import Traffic
 from autotune.simulated.shape import kv_tokens, shape_of
 from autotune.traffic.model import Trace, TraceRequest
-from tests.autotune.engine.tiny import ENVIRONMENT
+from tests.autotune.engine.child import told_by
 from tests.autotune.engine.turns import ENGINES, SEEDS, arrivals, blocks, play
 
 pytestmark = pytest.mark.engine
@@ -105,16 +100,7 @@ def trace_of(seed: int) -> Trace:
 
 @pytest.fixture(scope="module")
 def theirs() -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.autotune.engine.vllm_turns"],
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        check=False,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    result: list[dict[str, Any]] = json.loads(done.stdout)
+    result: list[dict[str, Any]] = told_by("-m", "tests.autotune.engine.vllm_turns")
     return result
 
 
