@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import signal
@@ -130,6 +131,7 @@ async def serve(
             try:
                 await server.serve(sockets=[listener])
             finally:
+                gc.unfreeze()
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
     return got[0] if got else None
@@ -143,6 +145,10 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and say so."""
         await super().startup(sockets)
+        # All that was imported stays. Without it a full collection of garbage holds the traffic
+        # up for less than a millisecond instead of 40.
+        gc.collect()
+        gc.freeze()
         self._ready()
 
     @contextmanager
@@ -154,6 +160,7 @@ class _Server(uvicorn.Server):
 def _config(app: Observed) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http="httptools",
         lifespan="off",
         log_config=None,
         access_log=False,
