@@ -40,8 +40,8 @@ class Measurement:
         metrics: every aggregate of every metric in ms (``ttft_p95``), per class with ``@name``
             (``itl_p99@short``), and ``tokens_per_busy_s``, ``goodput``, ``request_throughput``,
             ``output_throughput``, ``total_token_throughput`` per second, and ``utilization``
-            and ``prefix_hit_rate`` as ratios. None: there was nothing to measure, or nothing to measure it by; inf:
-            lost requests weigh that much.
+            and ``prefix_hit_rate`` as ratios. None: there was nothing to measure, or nothing to
+            measure it by; inf: lost requests weigh that much.
         intervals: bounds of mean, p95, p99 and what the budget names, under the same keys.
         requests: number of requests of the window, lost ones included.
         failed_requests: those that failed or never had a token.
