@@ -145,8 +145,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and say so."""
         await super().startup(sockets)
-        # All that was imported stays. Without it a full collection of garbage holds the traffic
-        # up for less than a millisecond instead of 40.
+        # What was imported stays: 67,000 objects, which every full collection of garbage would
+        # go through, while all traffic waits for 20 ms and more.
         gc.collect()
         gc.freeze()
         self._ready()

@@ -57,6 +57,7 @@ ASKED: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/gzip", {}),
     ("POST", "/echo", {"content": json.dumps({"big": "ä" * 300_000}).encode()}),
     ("POST", "/echo", {"content": gzip.compress(b"x" * 1000)}),
+    ("POST", "/echo", {"content": bytes(4 * 2**20)}),
     ("POST", "/echo", {"content": b""}),
     ("PUT", "/echo", {"content": bytes(range(256))}),
     ("HEAD", "/gzip", {}),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -167,6 +168,7 @@ def test_a_signal_ends_it_when_all_is_written(tmp_path: Path) -> None:
                 body = {"model": "m", "messages": [{"role": "user", "content": "Why?"}]}
                 answer = await client.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200
+            assert gc.get_freeze_count() > 0
             os.kill(os.getpid(), signal.SIGTERM)
             return await serving
 
@@ -174,6 +176,7 @@ def test_a_signal_ends_it_when_all_is_written(tmp_path: Path) -> None:
         CaptureOptions(folder=tmp_path), by="proxy", finisher=Finisher()
     ) as recorder:
         assert asyncio.run(run(recorder)) == signal.SIGTERM
+    assert gc.get_freeze_count() == 0
     assert captured(tmp_path).meta.requests == 1
 
 

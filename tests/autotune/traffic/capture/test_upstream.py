@@ -173,6 +173,16 @@ def test_what_is_no_http_is_told_in_words() -> None:
     scripted(case, b"220 mail.example ESMTP secret\r\n")
 
 
+def test_another_host_that_a_client_names_is_not_asked() -> None:
+    async def case(server: Scripted, client: Client) -> None:
+        request = GET.replace(b"/v1/models", b"http://other.example/v1/models")
+        assert status_of(await client.ask(request)) == 200
+        head = server.heads[0][0]
+        assert head.startswith(b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n" % server.port)
+
+    scripted(case)
+
+
 def test_a_client_that_leaves_before_the_answer_closes_the_connection() -> None:
     async def case(server: Scripted, client: Client) -> None:
         _, writer = await client.opened()
@@ -250,6 +260,8 @@ BOTH = POST.replace(SIZED, SIZED + b"Transfer-Encoding: chunked\r\n")
         (POST.replace(b"\r\n", b"\n"), 400),
         (POST.replace(SIZED, b"Upgrade: x\r\nConnection: upgrade\r\n" + SIZED), 400),
         (GET.replace(b"GET /v1/models", b"CONNECT h:1"), 400),
+        (GET.replace(b"/models", b"/models\tx"), 400),
+        (GET.replace(b"/models", b"/m\xe4"), 400),
     ],
 )
 def test_nothing_reaches_the_server_that_it_could_read_in_two_ways(
