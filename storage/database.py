@@ -36,7 +36,7 @@ def resolve_url(option: str | None, environ: Mapping[str, str]) -> str:
     )
 
 
-def open_database(url: str, *, create: bool = True) -> Engine:
+def open_database(url: str, *, create: bool = True, patient: bool = False) -> Engine:
     """Open the database and bring our tables up to date; the caller disposes of the engine.
 
     Transactions of ``engine.execution_options(autotune_write=True)`` take SQLite's write lock
@@ -46,6 +46,7 @@ def open_database(url: str, *, create: bool = True) -> Engine:
         url: An SQLAlchemy URL of SQLite (a file) or PostgreSQL.
         create: Whether to create what is missing. Commands that only read say False; they can
             read an SQLite file in a place where nothing may be written.
+        patient: Whether the caller repeats what fails for now, and so SQLite need not wait long.
 
     Raises:
         StorageUnavailable: If it cannot be opened; if it holds no tables of ours and
@@ -56,7 +57,7 @@ def open_database(url: str, *, create: bool = True) -> Engine:
     path = sqlite.file_path(parsed)
     if path is not None:
         sqlite.check_file(path, url=url, create=create)
-    engine = _engine(parsed, url, write=create)
+    engine = _engine(parsed, url, write=create, patient=patient)
     try:
         with translated_errors(url):
             if not create:
@@ -130,7 +131,9 @@ def sqlite_path(url: str) -> Path | None:
     return sqlite.file_path(parse_url(url))
 
 
-def engine_options(url: URL, *, write: bool = True, index: bool = False) -> dict[str, Any]:
+def engine_options(
+    url: URL, *, write: bool = True, index: bool = False, patient: bool = False
+) -> dict[str, Any]:
     """Return what ``create_engine`` needs for this database, for Optuna's engine and ours.
 
     Args:
@@ -138,6 +141,7 @@ def engine_options(url: URL, *, write: bool = True, index: bool = False) -> dict
         write: SQLite keeps the journal mode in the file: False leaves the file as it is.
         index: Whether the engine is Optuna's. Its commits reach an SQLite file's disk with the
             next one of ours, since it makes dozens a trial.
+        patient: As in ``open_database``.
 
     Raises:
         StorageUnavailable: As ``storage.sqlite.reader_of`` does.
@@ -148,7 +152,9 @@ def engine_options(url: URL, *, write: bool = True, index: bool = False) -> dict
     switch = [(sqlite.switch_to_wal, "connect")] if write else []
     configure = sqlite.configure_index if index else sqlite.configure
     options: dict[str, Any] = {
-        "connect_args": {"timeout": sqlite.BUSY_TIMEOUT_S},
+        "connect_args": {
+            "timeout": sqlite.SHORT_BUSY_TIMEOUT_S if patient else sqlite.BUSY_TIMEOUT_S
+        },
         "pool_events": [*switch, (configure, "connect")],
         "hide_parameters": True,
     }
@@ -175,9 +181,9 @@ def _require_plain_file(parsed: URL, url: str) -> None:
         )
 
 
-def _engine(parsed: URL, url: str, *, write: bool) -> Engine:
+def _engine(parsed: URL, url: str, *, write: bool, patient: bool = False) -> Engine:
     try:
-        engine = create_engine(parsed, **engine_options(parsed, write=write))
+        engine = create_engine(parsed, **engine_options(parsed, write=write, patient=patient))
     except (ImportError, NoSuchModuleError) as error:
         raise missing_driver(url) from error
     except (ArgumentError, ValueError) as error:

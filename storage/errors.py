@@ -35,11 +35,24 @@ class StorageUnavailable(StorageError):
     Attributes:
         url: The database with its password, by which to mask what a driver says of it; None
             where no driver was asked.
+        passing: Whether the same may well succeed a little later: another program has the file
+            locked, or the server is down.
+        full: Whether its disk has no room.
     """
 
-    def __init__(self, message: str, *, hint: str = "", url: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        url: str | None = None,
+        passing: bool = False,
+        full: bool = False,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.url = url
+        self.passing = passing
+        self.full = full
 
 
 class NewerSchema(StorageError):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from storage.errors import StorageError, StorageUnavailable
 from storage.masking import hide_secrets, mask_url
@@ -17,12 +18,22 @@ _HINTS: Final = (
     ("is locked", "Another program holds the database; stop it or wait, then run this again."),
     ("is full", _FULL_HINT),
     ("No space left", _FULL_HINT),
+    ("could not extend file", _FULL_HINT),
     ("not a database", "Choose another file with --storage."),
     ("malformed", "Restore it from a copy, or choose another file with --storage."),
     ("readonly", "Make the file and its folder writable, or choose another with --storage."),
     ("name too long", "Choose a file with a shorter name with --storage."),
     ("unable to open", "Make the folder writable, or choose another file with --storage."),
 )
+
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_PASSING_CLASSES: Final = ("08", "40", "57P")
+_PASSING_STATES: Final = frozenset({"53300", "55P03"})
+"""Of PostgreSQL: no connection, a transaction to be repeated, a server that goes down or comes up;
+too many connections, a lock that was not given."""
+
+_REFUSED: Final = ("authentication", "password", "does not exist", "pg_hba.conf", "not permitted")
+"""What a server says to whom it will not let in later either; it gives no code there."""
 
 
 @contextmanager
@@ -48,7 +59,23 @@ def unavailable(url: str, error: Exception) -> StorageUnavailable:
         f"Cannot use {mask_url(url)}: {reason}.",
         hint=hint or "Check that the database can be reached, or choose another with --storage.",
         url=url,
+        passing=_is_passing(error, reason),
+        full=hint == _FULL_HINT,
     )
+
+
+def _is_passing(error: Exception, reason: str) -> bool:
+    if not isinstance(error, DBAPIError):
+        return False
+    if isinstance(error.orig, sqlite3.Error):
+        # Absent where Python's own module complains, and not SQLite.
+        return getattr(error.orig, "sqlite_errorcode", -1) & 0xFF in _BUSY
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return state.startswith(_PASSING_CLASSES) or state in _PASSING_STATES
+    if error.connection_invalidated:
+        return True
+    return isinstance(error, OperationalError) and not any(word in reason for word in _REFUSED)
 
 
 def missing_driver(url: str) -> StorageUnavailable:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Mapping
+from typing import Any, Final
 
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, Row, Select, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
-from storage import codec, rows
+from storage import codec, rows, writing
 from storage.database import open_database
-from storage.errors import (
-    StorageError,
-    StorageUnavailable,
-    UnknownStudy,
-    UnknownTrial,
-)
-from storage.faults import translated_errors
-from storage.masking import mask_url
+from storage.errors import StorageError, UnknownStudy
 from storage.names import check_characters, check_name
 from storage.records import (
     FinishedState,
@@ -33,57 +23,39 @@ from storage.records import (
     TrialRecord,
     TrialState,
 )
-from storage.schema import event, sample, study, trial
-from storage.sqlite import OpenedFile
+from storage.schema import study, trial
+from storage.steady import IMPATIENT, Patience, repeated
+from storage.transactions import Transactions, utc_now
+from storage.writing import Ending
 
-Clock = Callable[[], datetime]
+__all__ = ["INTERRUPTED", "Repository", "open_repository", "utc_now"]
+
 INTERRUPTED: Final = Outcome("fail")
 """What Optuna is told of a trial whose controller was killed."""
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-def open_repository(url: str, *, create: bool = True) -> Repository:
+def open_repository(
+    url: str, *, create: bool = True, patience: Patience = IMPATIENT
+) -> Repository:
     """Open the database and return its repository, to be closed; see ``open_database``."""
-    return Repository(open_database(url, create=create))
+    patient = patience is not IMPATIENT
+    engine = patience.steadily(lambda: open_database(url, create=create, patient=patient))
+    return Repository(engine, patience=patience)
 
 
-class Repository:
+class Repository(Transactions):
     """Studies, trials, samples and events of one database.
 
-    Each method is one transaction. All raise ``StorageUnavailable`` if the database fails, and
-    ``StorageError`` for values that cannot be stored, such as NaN. Those that write also raise
-    ``StorageUnavailable`` if the SQLite file was deleted or replaced since the repository was
-    made. Use it in a ``with`` statement or call ``close``; it owns the engine.
+    Each method is one transaction, which is repeated as the repository's patience has it. All
+    raise ``StorageUnavailable`` if the database fails, and ``StorageError`` for values that
+    cannot be stored, such as NaN. Those that write also raise ``StorageUnavailable`` if the
+    SQLite file was deleted or replaced since the repository was made. Use it in a ``with``
+    statement or call ``close``; it owns the engine.
     """
-
-    def __init__(self, engine: Engine, *, clock: Clock = utc_now) -> None:
-        self._engine = engine
-        self._writer = engine.execution_options(autotune_write=True)
-        self._url = engine.url.render_as_string(hide_password=False)
-        self._file = OpenedFile(engine.url)
-        self._clock = clock
-        self._opened: dict[int, StudyRecord] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections; the repository may not be used afterwards."""
-        self._engine.dispose()
 
     # Studies
 
+    @repeated
     def open_study(self, name: str, *, fingerprint: Json, spec: Json) -> StudyRecord:
         """Create the study, or resume it if its fingerprint is the same.
 
@@ -103,10 +75,11 @@ class Repository:
             else:
                 study_id = row.id
                 self._resume_study(connection, row, fingerprint_text, spec_text)
-            record = rows.study_record(_study_row(connection, study_id))
+            record = rows.study_record(writing.study_row(connection, study_id))
         self._opened[study_id] = record
         return record
 
+    @repeated
     def study(self, name: str | None) -> StudyRecord:
         """Return the study of this name; for None the most recently updated one.
 
@@ -124,6 +97,7 @@ class Repository:
                 raise UnknownStudy(name, connection.execute(select(study.c.name)).scalars())
             return rows.study_record(row)
 
+    @repeated
     def studies(self) -> tuple[StudySummary, ...]:
         """Return all studies, the most recently updated first."""
         counts: dict[int, dict[TrialState, int]] = {}
@@ -149,15 +123,18 @@ class Repository:
                 for row in found
             )
 
+    @repeated
     def set_state(self, study_id: int, state: StudyState) -> None:
         with self._writing(study_id) as connection:
             self._touch(connection, study_id, state=state)
 
+    @repeated
     def set_verdict(self, study_id: int, verdict: Json | None) -> None:
         text = codec.encode_optional(verdict, name="verdict")
         with self._writing(study_id) as connection:
             self._touch(connection, study_id, verdict=text)
 
+    @repeated
     def update_spec(self, study_id: int, spec: Json) -> None:
         """Replace the spec as a whole."""
         text = codec.encode(spec, name="spec")
@@ -166,6 +143,7 @@ class Repository:
 
     # Trials
 
+    @repeated
     def begin_trial(
         self,
         study_id: int,
@@ -177,10 +155,10 @@ class Repository:
         replicate_of: int | None = None,
         log_path: str | None = None,
     ) -> None:
-        """Store a trial that is about to run.
+        """Store a trial that is about to run; repeating with the same content is harmless.
 
         Raises:
-            StorageError: If the study has a trial of this number.
+            StorageError: If the study has another trial of this number.
         """
         values = {
             "study_id": study_id,
@@ -190,12 +168,14 @@ class Repository:
             "fidelity": fidelity,
             "candidate": codec.encode(candidate, name="candidate"),
             "replicate_of": replicate_of,
-            "started_at": self._now(),
+            "started_at": self.now(),
             "told": False,
             "log_path": codec.clean(log_path),
         }
         with self._writing(study_id) as connection:
-            connection.execute(insert(trial).values(values))
+            row = writing.trial_row_or_none(connection, study_id, number)
+            if row is None or not writing.same_beginning(row, values):
+                connection.execute(insert(trial).values(values))
             self._touch(connection, study_id)
 
     def finish_trial(
@@ -221,29 +201,38 @@ class Repository:
             UnknownTrial: If the trial was not begun.
             StorageError: If it is finished already, with another content.
         """
-        values = {
-            **_judged_values(state, outcome, metrics, intervals, failure),
-            "timings": codec.encode_optional(timings, name="timings"),
-            "engine": codec.encode_optional(engine, name="engine"),
-            "diagnosis": codec.encode_optional(diagnosis, name="diagnosis"),
-        }
-        packed = {name: codec.pack(array, name=name) for name, array in (samples or {}).items()}
+        ending = Ending.of(
+            state=state,
+            outcome=outcome,
+            timings=timings,
+            metrics=metrics,
+            intervals=intervals,
+            engine=engine,
+            diagnosis=diagnosis,
+            failure=failure,
+            samples=samples,
+        )
+        self.store_ending(study_id, number, ending, finished_at=self.now())
+
+    @repeated
+    def store_ending(
+        self, study_id: int, number: int, ending: Ending, *, finished_at: str
+    ) -> None:
+        """Store what a trial leaves that ended at this time, as ``finish_trial`` does.
+
+        Raises:
+            UnknownTrial: If the trial was not begun.
+            StorageError: If it is finished already, with another content.
+        """
         with self._writing(study_id) as connection:
-            row = _trial_row(connection, study_id, number)
+            row = writing.trial_row(connection, study_id, number)
             if row.state != "running":
-                _require_same(connection, row, values, packed)
+                writing.require_same_ending(connection, row, ending)
                 return
-            self._set_trial(connection, row, **values, finished_at=self._now())
-            if packed:
-                connection.execute(
-                    insert(sample),
-                    [
-                        {"study_id": study_id, "number": number, "name": name, "data": data}
-                        for name, data in packed.items()
-                    ],
-                )
+            writing.end_trial(connection, row, ending, finished_at=finished_at)
             self._touch(connection, study_id)
 
+    @repeated
     def rejudge_trial(
         self,
         study_id: int,
@@ -265,22 +254,24 @@ class Repository:
             UnknownTrial: If there is no trial of this number.
             StorageError: If it still runs.
         """
-        values = _judged_values(state, outcome, metrics, intervals, failure)
+        values = writing.judged_columns(state, outcome, metrics, intervals, failure)
         with self._writing(study_id) as connection:
-            row = _trial_row(connection, study_id, number)
+            row = writing.trial_row(connection, study_id, number)
             if row.state == "running":
                 raise StorageError(f"Trial {number} still runs and cannot be judged anew.")
             if diagnosis is not None:
                 values["diagnosis"] = codec.encode_optional(diagnosis, name="diagnosis")
-            self._set_trial(connection, row, **values, told=False)
+            writing.set_trial(connection, row, **values, told=False)
             detail = {"number": number, "state": state, "judged_by": outcome.judged_by}
             self._add_event(connection, study_id, "rejudged", detail)
             self._touch(connection, study_id)
 
+    @repeated
     def trials(self, study_id: int) -> tuple[TrialRecord, ...]:
         """Return all trials of the study by number."""
         return self._trials(select(trial).where(trial.c.study_id == study_id))
 
+    @repeated
     def trial(self, study_id: int, number: int) -> TrialRecord:
         """Return one trial.
 
@@ -288,8 +279,9 @@ class Repository:
             UnknownTrial: If there is none of this number.
         """
         with self._reading() as connection:
-            return rows.trial_record(_trial_row(connection, study_id, number))
+            return rows.trial_record(writing.trial_row(connection, study_id, number))
 
+    @repeated
     def samples(self, study_id: int, number: int) -> dict[str, NDArray[Any]]:
         """Return the arrays of a trial by name; none for one that is unknown or has none.
 
@@ -297,12 +289,13 @@ class Repository:
             StorageError: If one is damaged.
         """
         with self._reading() as connection:
-            packed = _packed_samples(connection, study_id, number)
+            packed = writing.packed_samples(connection, study_id, number)
         return {
             name: codec.unpack(data, name=f"{name!r} of trial {number}")
             for name, data in packed.items()
         }
 
+    @repeated
     def untold(self, study_id: int) -> tuple[TrialRecord, ...]:
         """Return the trials whose outcome is known here and perhaps not to Optuna."""
         return self._trials(
@@ -311,6 +304,7 @@ class Repository:
             )
         )
 
+    @repeated
     def mark_told(self, study_id: int, number: int) -> None:
         """Record that Optuna holds the outcome.
 
@@ -319,11 +313,12 @@ class Repository:
             StorageError: If it has no outcome.
         """
         with self._writing(study_id) as connection:
-            row = _trial_row(connection, study_id, number)
+            row = writing.trial_row(connection, study_id, number)
             if row.outcome is None:
                 raise StorageError(f"Trial {number} has no outcome that could be told.")
-            self._set_trial(connection, row, told=True)
+            writing.set_trial(connection, row, told=True)
 
+    @repeated
     def interrupt_running(self, study_id: int) -> tuple[int, ...]:
         """Mark trials that a killed controller left running as interrupted.
 
@@ -337,11 +332,11 @@ class Repository:
                 .order_by(trial.c.number)
             ).all()
             for row in found:
-                self._set_trial(
+                writing.set_trial(
                     connection,
                     row,
                     state="interrupted",
-                    finished_at=self._now(),
+                    finished_at=self.now(),
                     outcome=rows.outcome_text(INTERRUPTED),
                 )
                 self._add_event(connection, study_id, "interrupted", {"number": row.number})
@@ -349,45 +344,15 @@ class Repository:
 
     # Events
 
+    @repeated
     def add_event(self, study_id: int, kind: str, detail: Json | None = None) -> None:
         with self._writing(study_id) as connection:
             self._add_event(connection, study_id, kind, detail or {})
 
     # Below: parts of the above, within their transaction.
 
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with translated_errors(self._url), self._engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def _writing(self, study_id: int | None = None) -> Iterator[Connection]:
-        # Before connecting, which would make a new file in place of a deleted one.
-        self._file.require_in_place()
-        with translated_errors(self._url), self._writer.begin() as connection:
-            if study_id in self._opened:
-                self._require_study(connection, self._opened[study_id])
-            yield connection
-
-    def _require_study(self, connection: Connection, opened: StudyRecord) -> None:
-        """Notice that the study was deleted; not every file copied over ours shows that.
-
-        SQLite reads on from its log and cache, and a look at the file itself would have the
-        kernel drop SQLite's locks on it.
-        """
-        known = (study.c.id == opened.id, study.c.created_at == opened.created_at)
-        if connection.execute(select(study.c.id).where(*known)).one_or_none() is None:
-            raise StorageUnavailable(
-                f"Study {opened.name!r} is no longer in {mask_url(self._url)}: it was deleted, or "
-                "another database was copied over this one.",
-                hint="Restore a copy, and run the same command again to resume.",
-            )
-
-    def _now(self) -> str:
-        return self._clock().astimezone(UTC).isoformat(timespec="microseconds")
-
     def _create_study(self, connection: Connection, name: str, fingerprint: str, spec: str) -> int:
-        now = self._now()
+        now = self.now()
         study_id: int = connection.execute(
             insert(study)
             .values(
@@ -413,73 +378,15 @@ class Repository:
 
     def _touch(self, connection: Connection, study_id: int, **values: object) -> None:
         changed = connection.execute(
-            update(study).where(study.c.id == study_id).values(updated_at=self._now(), **values)
+            update(study).where(study.c.id == study_id).values(updated_at=self.now(), **values)
         )
         if changed.rowcount == 0:
             raise StorageError(f"The database holds no study of id {study_id}.")
 
-    def _set_trial(self, connection: Connection, row: Row[Any], **values: object) -> None:
-        connection.execute(
-            update(trial)
-            .where(trial.c.study_id == row.study_id, trial.c.number == row.number)
-            .values(**values)
-        )
-
     def _add_event(self, connection: Connection, study_id: int, kind: str, detail: Json) -> None:
-        text = codec.encode(detail, name="detail")
-        connection.execute(
-            insert(event).values(study_id=study_id, at=self._now(), kind=kind, detail=text)
-        )
+        writing.add_event(connection, study_id, kind, detail, at=self.now())
 
     def _trials(self, query: Select[Any]) -> tuple[TrialRecord, ...]:
         with self._reading() as connection:
             found = connection.execute(query.order_by(trial.c.number))
             return tuple(rows.trial_record(row) for row in found)
-
-
-def _study_row(connection: Connection, study_id: int) -> Row[Any]:
-    return connection.execute(select(study).where(study.c.id == study_id)).one()
-
-
-def _trial_row(connection: Connection, study_id: int, number: int) -> Row[Any]:
-    row = connection.execute(
-        select(trial).where(trial.c.study_id == study_id, trial.c.number == number)
-    ).one_or_none()
-    if row is None:
-        raise UnknownTrial(number)
-    return row
-
-
-def _judged_values(
-    state: FinishedState,
-    outcome: Outcome,
-    metrics: Mapping[str, float | None] | None,
-    intervals: Json | None,
-    failure: TrialFailure | None,
-) -> dict[str, str | None]:
-    """Return the columns that another budget may change."""
-    return {
-        "state": state,
-        "metrics": codec.encode_optional(metrics, name="metrics"),
-        "intervals": codec.encode_optional(intervals, name="intervals"),
-        "failure_class": None if failure is None else failure.failure_class,
-        "failure_evidence": None if failure is None else codec.clean(failure.evidence),
-        "outcome": rows.outcome_text(outcome),
-    }
-
-
-def _packed_samples(connection: Connection, study_id: int, number: int) -> dict[str, bytes]:
-    found = connection.execute(
-        select(sample.c.name, sample.c.data)
-        .where(sample.c.study_id == study_id, sample.c.number == number)
-        .order_by(sample.c.name)
-    )
-    return {name: bytes(data) for name, data in found}
-
-
-def _require_same(
-    connection: Connection, row: Row[Any], values: Mapping[str, object], packed: dict[str, bytes]
-) -> None:
-    same = all(getattr(row, column) == value for column, value in values.items())
-    if not same or packed != _packed_samples(connection, row.study_id, row.number):
-        raise StorageError(f"Trial {row.number} is {row.state} already, with another content.")

@@ -20,6 +20,9 @@ from storage.masking import mask_url
 BUSY_TIMEOUT_S: Final = 60
 """How long a writer waits for another one. Trials last minutes, so nothing else is urgent."""
 
+SHORT_BUSY_TIMEOUT_S: Final = 5
+"""The same where what fails is tried again: SQLite hears no signal while it waits."""
+
 _WAL_PAUSE_S: Final = 0.02
 _WAL_ATTEMPTS: Final = round(BUSY_TIMEOUT_S / _WAL_PAUSE_S)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -65,7 +66,7 @@ def optuna_name(name: str) -> str:
 
 
 def open_optuna_study(
-    url: str, name: str, *, directions: int, sampler: BaseSampler
+    url: str, name: str, *, directions: int, sampler: BaseSampler, patient: bool = False
 ) -> optuna.Study:
     """Create or load the Optuna study, all of whose objectives are minimised.
 
@@ -73,13 +74,14 @@ def open_optuna_study(
 
     Args:
         directions: The number of objectives.
+        patient: As in ``storage.database.open_database``.
 
     Raises:
         StorageUnavailable: If the database cannot be used, or Optuna's tables in it have the
             schema of another version.
         StorageError: If the study of this name is another program's or has other objectives.
     """
-    storage = _open_storage(url)
+    storage = _open_storage(url, patient=patient)
     try:
         with _translated(url):
             study = optuna.create_study(
@@ -168,7 +170,9 @@ def tell_stored(study: optuna.Study, repository: Repository, study_id: int, numb
     record = repository.trial(study_id, number)
     if record.outcome is None:
         raise StorageError(f"Trial {number} has no outcome that could be told.")
-    agreed = tell(study, number, record.outcome, phase=record.phase, candidate=record.candidate)
+    phase, candidate = record.phase, record.candidate
+    said = partial(tell, study, number, record.outcome, phase=phase, candidate=candidate)
+    agreed = repository.steadily(said)
     if not agreed:
         logger.warning("Trial %d ended otherwise in Optuna; its record here counts.", number)
     repository.mark_told(study_id, number)
@@ -190,23 +194,34 @@ def reconcile(study: optuna.Study, repository: Repository, study_id: int) -> Rec
     interrupted = repository.interrupt_running(study_id)
     untold = [record.number for record in repository.untold(study_id)]
     numbers = {record.number for record in repository.trials(study_id)}
-    _require_trials(study, _trials(study), numbers)
+    _require_trials(study, repository.steadily(lambda: _trials(study)), numbers)
     # A trial that is told and yet runs: Optuna's tables were restored from an older copy.
-    running = [trial.number for trial in _trials(study, TrialState.RUNNING)]
+    found = repository.steadily(lambda: _trials(study, TrialState.RUNNING))
+    running = [trial.number for trial in found]
     orphaned = [number for number in running if number not in numbers]
     for number in sorted({*untold, *running} - {*orphaned}):
         tell_stored(study, repository, study_id, number)
     for number in orphaned:
-        tell(study, number, Outcome("fail"))
+        repository.steadily(partial(tell, study, number, Outcome("fail")))
     done = Reconciled(
         told=tuple(number for number in untold if number not in interrupted),
         interrupted=interrupted,
         orphaned=tuple(orphaned),
-        cleared=_clear_queue(study),
+        cleared=repository.steadily(lambda: _clear_queue(study)),
     )
     if done != Reconciled():
         repository.add_event(study_id, "reconciled", asdict(done))
     return done
+
+
+def drop_unbegun(study: optuna.Study) -> None:
+    """Fail what runs or waits in Optuna, where nothing of ours runs: a beginning that failed.
+
+    Such trials take up numbers and do not count as trials.
+    """
+    for frozen in _trials(study, TrialState.RUNNING):
+        tell(study, frozen.number, Outcome("fail"))
+    _clear_queue(study)
 
 
 def rebuild_if_stale(
@@ -235,7 +250,7 @@ def rebuild_if_stale(
         that closing either is enough.
     """
     records = repository.trials(study_id)
-    if _mirrors(_trials(study), records):
+    if _mirrors(repository.steadily(lambda: _trials(study)), records):
         return study
     logger.info("Making Optuna's study %r anew from %d trials.", study.study_name, len(records))
     fresh = _recreated(study)
@@ -306,10 +321,10 @@ def _local_time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone().replace(tzinfo=None)
 
 
-def _open_storage(url: str, *, write: bool = True) -> RDBStorage:
+def _open_storage(url: str, *, write: bool = True, patient: bool = False) -> RDBStorage:
     # Optuna formats the URL with its schema version, so braces would count as fields.
     escaped = url.replace("{", "{{").replace("}", "}}")
-    options = engine_options(parse_url(url), write=write, index=True)
+    options = engine_options(parse_url(url), write=write, index=True, patient=patient)
     try:
         with _translated(url):
             storage = RDBStorage(
