@@ -22,6 +22,7 @@ from autotune.cli import (
     doctor,
     forecast,
     replay,
+    report,
     show,
     studies,
     trace,
@@ -56,6 +57,7 @@ app.command("tune")(tune.tune)
 app.command("best")(best.best)
 app.command("trials")(trials.trials)
 app.command("show")(show.show)
+app.command("report")(report.report)
 app.command("studies")(studies.studies)
 app.command("replay")(replay.replay)
 app.command("compare")(compare.compare)

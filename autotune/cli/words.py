@@ -323,7 +323,7 @@ def _budget(judgement: Judgement, chosen: Cell) -> Iterator[str]:
         value = figure(chosen.metrics.get(limit.key))
         upper = _upper(chosen, limit)
         yield f"{limit.key} is {value} ms of {figure(limit.limit_ms)} allowed ({upper})."
-    yield _kept(judgement)
+    yield kept_line(judgement)
 
 
 def _upper(chosen: Cell, limit: Limit) -> str:
@@ -340,7 +340,8 @@ def _boundless(limit: Limit) -> bool:
     return requests_needed(limit.aggregate) is None
 
 
-def _kept(judgement: Judgement) -> str:
+def kept_line(judgement: Judgement) -> str:
+    """Return whether the budget of a winner is kept with confidence, or only met."""
     if judgement.kept:
         return "The budget is kept: the upper bounds are within it too."
     if judgement.kept is False:
