@@ -37,6 +37,7 @@ from autotune.study.screen import Screen, Simulations
 from autotune.study.stage import Stage
 from autotune.study.standing import Judged
 from objectives.steps import Steps
+from storage.keeping import Keeper
 from storage.records import Outcome, TrialFailure, TrialRecord
 from storage.repository import Repository, utc_now
 from storage.study import reconcile, tell_stored
@@ -98,6 +99,8 @@ class Controller:
         self._runner = Runner(job, engines, stage, watcher.progress, pause=pause)
         self._watcher = watcher
         self._log_folder = log_folder
+        self._keeper = Keeper(repository, study_id, log_folder, watcher.say)
+        self._begun: tuple[TrialRecord, ...] = ()
         self._now = now
         self._yardstick = Yardstick.of(job)
         lattice = job.lattice
@@ -134,9 +137,9 @@ class Controller:
             try:
                 result = self._measure(number)
             except TrialFailed as outcome:
-                self._store_failure(number, outcome.failure)
+                self._store_failure(outcome.failure)
             else:
-                self._store(number, result)
+                self._store(result)
             tell_stored(self._optuna, self._repository, self._study_id, number)
             self._watcher.finished(self._repository.trial(self._study_id, number))
             self._give_up_if_hopeless()
@@ -169,7 +172,13 @@ class Controller:
         attributes = {**(step.candidate or {}), "phase": step.phase}
         if step.rule is not None:
             attributes["rule"] = step.rule
-        number, candidate = ask(self._optuna, self._job.lattice, step.candidate, attributes)
+        number, candidate = ask(
+            self._optuna,
+            self._job.lattice,
+            step.candidate,
+            attributes,
+            steadily=self._repository.steadily,
+        )
         log_path = self._stage.log_path(self._job, candidate, step.fidelity)
         if log_path is None:
             log_path = self._log_path(number)
@@ -183,15 +192,15 @@ class Controller:
             replicate_of=step.replicate_of,
             log_path=str(log_path),
         )
-        done = finished_trials(self._rows())
-        row = self._repository.trial(self._study_id, number)
-        self._watcher.begun(row, done + 1, self._job.settings.trials)
+        # What follows is scored by these: when it ends, the database may be away.
+        self._begun = self._rows()
+        done = finished_trials(self._begun)
+        self._watcher.begun(self._begun[-1], done + 1, self._job.settings.trials)
         return number
 
     def _measure(self, number: int) -> Result:
         """Run a trial; a search need not see the end of a replay that has lost the budget."""
-        rows = self._rows()
-        row = self._repository.trial(self._study_id, number)
+        rows, row = self._begun, self._begun[-1]
         # Interrupted trials do not count, so that a study that was stopped goes on the same.
         before = sum(each.number < number and each.state != "interrupted" for each in rows)
         may_be_cut = is_search(row, rows) and self._yardstick.baseline_metrics(rows) is not None
@@ -203,16 +212,15 @@ class Controller:
             budget=self._yardstick.absolute_budget(rows) if may_be_cut else None,
         )
 
-    def _store(self, number: int, result: Result) -> None:
+    def _store(self, result: Result) -> None:
         """Write what was measured and the outcome to be told, in one transaction."""
-        row = self._repository.trial(self._study_id, number)
-        earned = earn(self._yardstick, result, row, self._rows())
+        row = self._begun[-1]
+        earned = earn(self._yardstick, result, row, self._begun)
         if earned.state == "invalid" and result.spell is None:
             # What a starved client sent is no measure of the engine's pace either.
             self._runner.forget(row.candidate, _fidelity(row))
-        self._repository.finish_trial(
-            self._study_id,
-            number,
+        self._keeper.finish(
+            row,
             state=earned.state,
             outcome=earned.outcome,
             timings=result.timings,
@@ -224,18 +232,18 @@ class Controller:
             samples=_kept(earned, result),
         )
 
-    def _store_failure(self, number: int, failure: Failure) -> None:
+    def _store_failure(self, failure: Failure) -> None:
         """Write a failure; one that the candidate causes is told as infeasible, never as fast.
 
         What goes wrong live shows nothing of the candidate: the engine has other limits than it.
         """
         self._stage.kill()
-        live = self._repository.trial(self._study_id, number).fidelity == "live"
+        row = self._begun[-1]
+        live = row.fidelity == "live"
         caused = failure.deterministic and not live
-        infeasible = self._yardstick.infeasible(self._rows())
-        self._repository.finish_trial(
-            self._study_id,
-            number,
+        infeasible = self._yardstick.infeasible(self._begun)
+        self._keeper.finish(
+            row,
             state="infeasible" if caused else "failed",
             outcome=infeasible if caused else Outcome("fail"),
             failure=TrialFailure(failure.failure_class, failure.evidence),

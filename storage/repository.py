@@ -24,6 +24,7 @@ from storage.records import (
     TrialState,
 )
 from storage.schema import study, trial
+from storage.spool import Spooled
 from storage.steady import IMPATIENT, Patience, repeated
 from storage.transactions import Transactions, utc_now
 from storage.writing import Ending
@@ -160,22 +161,20 @@ class Repository(Transactions):
         Raises:
             StorageError: If the study has another trial of this number.
         """
-        values = {
-            "study_id": study_id,
-            "number": number,
-            "state": "running",
+        beginning = {
             "phase": phase,
             "fidelity": fidelity,
             "candidate": codec.encode(candidate, name="candidate"),
             "replicate_of": replicate_of,
             "started_at": self.now(),
-            "told": False,
             "log_path": codec.clean(log_path),
         }
         with self._writing(study_id) as connection:
             row = writing.trial_row_or_none(connection, study_id, number)
-            if row is None or not writing.same_beginning(row, values):
-                connection.execute(insert(trial).values(values))
+            # What was stored by an attempt of which nobody knew has another time of day.
+            again = writing.same_beginning(row, beginning, at_any_time=True)
+            if row is None or not again or row.state != "running":
+                writing.insert_trial(connection, study_id, number, **beginning)
             self._touch(connection, study_id)
 
     def finish_trial(
@@ -231,6 +230,34 @@ class Repository(Transactions):
                 return
             writing.end_trial(connection, row, ending, finished_at=finished_at)
             self._touch(connection, study_id)
+
+    @repeated
+    def store_spooled(self, study_id: int, spooled: Spooled) -> bool:
+        """Store what a trial left and a file kept; one that is stored already stays as it is.
+
+        A trial that was meanwhile marked as interrupted is no longer, and one that a restored
+        copy of the database lacks is there again. Optuna is then to be told.
+
+        Returns:
+            Whether it was stored now.
+
+        Raises:
+            StorageError: If the trial of this number is another one, or has other samples.
+        """
+        number = spooled.number
+        with self._writing(study_id) as connection:
+            row = writing.trial_row_or_none(connection, study_id, number)
+            if row is None:
+                row = writing.insert_trial(connection, study_id, number, **spooled.beginning)
+            elif not writing.same_beginning(row, spooled.beginning):
+                raise StorageError(f"Trial {number} in the database is another one.")
+            if row.state not in ("running", "interrupted") or row.engine is not None:
+                writing.require_same_samples(connection, row, spooled.ending)
+                return False
+            writing.end_trial(connection, row, spooled.ending, finished_at=spooled.finished_at)
+            self._add_event(connection, study_id, "stored_late", {"number": number})
+            self._touch(connection, study_id)
+        return True
 
     @repeated
     def rejudge_trial(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -15,7 +16,7 @@ from storage.faults import translated_errors
 from storage.masking import mask_url
 from storage.records import StudyRecord
 from storage.schema import study
-from storage.sqlite import OpenedFile
+from storage.sqlite import OpenedFile, file_path
 from storage.steady import IMPATIENT, Patience
 
 Clock = Callable[[], datetime]
@@ -66,9 +67,10 @@ class Transactions:
         return self._patience
 
     @property
-    def url(self) -> str:
-        """The database, with its password."""
-        return self._url
+    def folder(self) -> Path | None:
+        """Where the SQLite file is, None for other databases."""
+        path = file_path(self._engine.url)
+        return None if path is None else path.parent
 
     def steadily(self, work: Callable[[], R], *, mend: Callable[[], object] | None = None) -> R:
         """Return what ``work`` on the same database returns, as ``Patience.steadily`` does."""

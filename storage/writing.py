@@ -132,8 +132,28 @@ def require_same_ending(connection: Connection, row: Row[Any], ending: Ending) -
         raise StorageError(f"Trial {row.number} is {row.state} already, with another content.")
 
 
-def same_beginning(row: Row[Any], values: Mapping[str, object]) -> bool:
-    """Return whether a running trial was begun with these columns, whenever that was."""
-    return all(
-        getattr(row, column) == value for column, value in values.items() if column != "started_at"
+def require_same_samples(connection: Connection, row: Row[Any], ending: Ending) -> None:
+    """Return if a finished trial has these samples; what they come to may be judged anew."""
+    if ending.samples != packed_samples(connection, row.study_id, row.number):
+        raise StorageError(f"Trial {row.number} is {row.state} already, with other samples.")
+
+
+def same_beginning(
+    row: Row[Any] | None, beginning: Mapping[str, object], *, at_any_time: bool = False
+) -> bool:
+    """Return whether a trial was begun with these columns."""
+    ignored = {"started_at"} if at_any_time else set()
+    return row is not None and all(
+        getattr(row, column) == value
+        for column, value in beginning.items()
+        if column not in ignored
     )
+
+
+def insert_trial(
+    connection: Connection, study_id: int, number: int, **beginning: object
+) -> Row[Any]:
+    """Insert a running trial and return its row."""
+    known = {"study_id": study_id, "number": number, "state": "running", "told": False}
+    connection.execute(insert(trial).values(**known, **beginning))
+    return trial_row(connection, study_id, number)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.candidates.lattice import Candidate, Lattice
-from storage.study import storing
+from storage.steady import IMPATIENT
+from storage.study import drop_unbegun, storing
 
 SPREAD_TRIALS = 6
 """Finished trials before the sampler learns; until then cells are spread over the lattice."""
+
+
+class Steadily(Protocol):
+    """Calls the database, see ``storage.steady.Patience.steadily``."""
+
+    def __call__(self, work: Callable[[], Trial], *, mend: Callable[[], object]) -> Trial: ...
 
 
 class UntestedCellSampler(BaseSampler):
@@ -108,8 +115,18 @@ def ask(
     lattice: Lattice,
     candidate: Candidate | None,
     attributes: Mapping[str, Any],
+    *,
+    steadily: Steadily = IMPATIENT.steadily,
 ) -> tuple[int, dict[str, Any]]:
     """Begin an Optuna trial for a given candidate, or for the sampler's choice if None.
+
+    Args:
+        study: in which nothing runs.
+        lattice: the frozen ladders.
+        candidate: None to have one chosen.
+        attributes: of the trial.
+        steadily: repeats it if the database cannot be used for now; what a failed attempt has
+            left in Optuna's tables is failed before.
 
     Returns:
         Its number and its candidate.
@@ -118,8 +135,11 @@ def ask(
         LookupError: the sampler was asked and has no cell left.
         StorageError: the trial cannot be stored.
     """
-    with storing(study):
-        if candidate is not None:
-            study.enqueue_trial(lattice.indices(candidate), user_attrs=dict(attributes))
-        trial = study.ask(distributions(lattice))
+    def begun() -> Trial:
+        with storing(study):
+            if candidate is not None:
+                study.enqueue_trial(lattice.indices(candidate), user_attrs=dict(attributes))
+            return study.ask(distributions(lattice))
+
+    trial = steadily(begun, mend=lambda: drop_unbegun(study))
     return trial.number, lattice.at({name: int(value) for name, value in trial.params.items()})

@@ -1,0 +1,151 @@
+"""From a replay's end to a row: by way of a file, so that no fault of the database loses it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from storage.errors import StorageError, StorageUnavailable
+from storage.records import TrialRecord
+from storage.repository import Repository
+from storage.spool import Spool, Spooled
+from storage.writing import Ending
+
+_MIB = 2**20
+
+
+class Keeper:
+    """Stores what the trials of one study leave, each exactly once.
+
+    Args:
+        repository: Has the study opened.
+        study_id: Of it.
+        folder: Where files wait until the database has what they hold.
+        say: Told in words what did not go as it should.
+    """
+
+    def __init__(
+        self, repository: Repository, study_id: int, folder: Path, say: Callable[[str], None]
+    ) -> None:
+        self._repository = repository
+        self._study_id = study_id
+        self._spool = Spool(folder)
+        self._folder = folder
+        self._say = say
+
+    def finish(self, row: TrialRecord, **ending: Any) -> None:
+        """Store what a trial left; first in a file, then in the database.
+
+        Args:
+            row: Of the trial, as it was begun; the database is not asked for it.
+            ending: As ``Ending.of`` takes it.
+
+        Raises:
+            StorageUnavailable: The database cannot be used; it is said where the measurement
+                waits for the same command to store it.
+            StorageError: As ``Repository.store_ending`` does.
+        """
+        study = self._repository.opened(self._study_id)
+        spooled = Spooled.of(study, row, Ending.of(**ending), finished_at=self._repository.now())
+        path = self._kept(spooled)
+        try:
+            self._repository.store_ending(
+                self._study_id, row.number, spooled.ending, finished_at=spooled.finished_at
+            )
+        except StorageUnavailable as error:
+            raise self._where_it_waits(error, spooled, path) from error
+        if path is not None:
+            self._spool.drop(path)
+
+    def store_waiting(self) -> tuple[int, ...]:
+        """Store what files of this study hold and the database has not; say each.
+
+        Returns:
+            The numbers of the trials that were stored now.
+
+        Raises:
+            StorageUnavailable: The database cannot be used; the files stay.
+        """
+        stored = []
+        for path in self._spool.files():
+            spooled = self._read(path)
+            if spooled is not None and self._store(path, spooled):
+                stored.append(spooled.number)
+        return tuple(stored)
+
+    def _kept(self, spooled: Spooled) -> Path | None:
+        try:
+            return self._spool.keep(spooled)
+        except OSError as error:
+            self._say(
+                f"what trial {spooled.number} measured cannot be kept in a file of {self._folder} "
+                f"({error.strerror}{_room(self._folder, spooled)}): it goes to the database at "
+                "once"
+            )
+            return None
+
+    def _where_it_waits(
+        self, error: StorageUnavailable, spooled: Spooled, path: Path | None
+    ) -> StorageUnavailable:
+        message, hint = error.message, error.hint
+        if error.full:
+            message = f"{message.rstrip('.')}{_room(self._repository.folder, spooled)}."
+        if path is None:
+            lost = f"What trial {spooled.number} measured is lost, since no file could be written"
+            hint = f"{hint} {lost}."
+        else:
+            hint = (
+                f"What trial {spooled.number} measured waits in {path}; the same command stores "
+                f"it. {hint}"
+            )
+        return StorageUnavailable(message, hint=hint, url=error.url, full=error.full)
+
+    def _read(self, path: Path) -> Spooled | None:
+        """Return what a file of this study holds; None for those of others and torn ones."""
+        try:
+            spooled = self._spool.read(path)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._set_aside(path, f"is damaged ({error})")
+            return None
+        except OSError as error:
+            self._say(f"{path} cannot be read ({error.strerror}), and is left where it is")
+            return None
+        study = self._repository.opened(self._study_id)
+        return spooled if spooled.study == (study.name, study.created_at) else None
+
+    def _store(self, path: Path, spooled: Spooled) -> bool:
+        try:
+            stored = self._repository.store_spooled(self._study_id, spooled)
+        except StorageUnavailable:
+            raise
+        except StorageError as error:
+            self._set_aside(path, f"cannot be stored ({error.message.rstrip('.')})")
+            return False
+        self._spool.drop(path)
+        if stored:
+            self._say(
+                f"stored what trial {spooled.number} had measured by {spooled.finished_at[:19]} "
+                f"UTC, from {path}"
+            )
+        return stored
+
+    def _set_aside(self, path: Path, why: str) -> None:
+        try:
+            where = f"is set aside as {self._spool.set_aside(path)}"
+        except OSError as error:
+            where = f"stays where it is ({error.strerror})"
+        self._say(f"{path} {why} and {where}")
+
+
+def _room(folder: Path | None, spooled: Spooled) -> str:
+    """Say how much room a measurement needs, and how much there is where that is known."""
+    needed = f", {len(spooled.to_bytes()) / _MIB:.1f} MiB are needed"
+    try:
+        found = None if folder is None else os.statvfs(folder)
+    except OSError:
+        found = None
+    if found is None:
+        return needed
+    return f"{needed} and {found.f_bavail * found.f_frsize / _MIB:.1f} MiB are free in {folder}"
