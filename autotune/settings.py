@@ -101,6 +101,7 @@ class TuneSettings(BaseModel):
         silence_timeout_s: longest time without a token while requests wait.
         settle_timeout_s: longest time until what an engine held has been given back.
         max_failures_in_a_row: of one class, after which the study is given up.
+        database_patience_s: how long a database that is locked or down is tried again.
         engine: ``vllm``, or ``sim:PROFILE`` for a simulation of a measured engine, whose model
             need not be named.
         endpoints: servers that other commands of the same file name; a study uses none.
@@ -131,6 +132,7 @@ class TuneSettings(BaseModel):
     silence_timeout_s: Seconds = Field(default=120.0, gt=0.0)
     settle_timeout_s: Seconds = Field(default=60.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
+    database_patience_s: Seconds = Field(default=600.0, ge=0.0, le=86_400.0)
     engine: str = REAL
     endpoints: dict[str, EndpointSettings] = Field(default_factory=dict)
 

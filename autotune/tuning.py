@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,12 +13,11 @@ import optuna
 from autotune.candidates.lattice import Tiles, check_size
 from autotune.controller import Controller, Watcher
 from autotune.engine.supervisor import Description
-from autotune.lease import database_lock, lease, study_lock
+from autotune.lease import lease, study_lock
 from autotune.settings import TuneSettings
 from autotune.simulated.engines import SimulatedEngines
 from autotune.simulated.profile import name_in
 from autotune.study.beginning import first_job, searches_live
-from autotune.study.costs import OBJECTIVES
 from autotune.study.earlier import Earlier, check_storage, earlier_study
 from autotune.study.edge_load import at_edge, known_load
 from autotune.study.engines import AnyEngines
@@ -46,14 +45,15 @@ from autotune.study.session import (
     study_name,
 )
 from autotune.study.stage import Stage
+from autotune.study.stored import marked_when_cut_short, open_stored
 from objectives.classes import classes_text
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
-from storage.errors import StorageError
+from storage.keeping import Keeper
 from storage.records import StudyRecord, TrialRecord
-from storage.repository import Repository, open_repository
+from storage.repository import Repository
 from storage.rows import check_fingerprint
-from storage.study import close_optuna_study, open_optuna_study, rebuild_if_stale
+from storage.study import rebuild_if_stale
 
 
 class TalkingWatcher(Watcher, Protocol):
@@ -107,7 +107,9 @@ def run_study(
         # A knob such as tensor_parallel_size may need further GPUs.
         further = supervisor.device_uuids - leased
         stack.enter_context(device_lease(described.info.device, further))
-        repository, optuna_study = stack.enter_context(_open_database(url, name))
+        repository, optuna_study = stack.enter_context(
+            open_stored(url, name, settings, watcher.say)
+        )
         stage = Stage(supervisor)
         if earlier is None:
             job = first_job(job, described, stage, supervisor, listener=watcher, name=name)
@@ -119,11 +121,12 @@ def run_study(
             fingerprint=job.fingerprint(),
             spec={**job.spec(), **held_spec(job, None if earlier is None else earlier.study)},
         )
+        folder = log_folder(settings, name)
+        Keeper(repository, record.id, folder, watcher.say).store_waiting()
         _judge_again(job, repository, record, earlier, watcher)
         watcher.opened(record, repository.trials(record.id))
-        folder = log_folder(settings, name)
         pause = supervisor.wait if isinstance(supervisor, SimulatedEngines) else time.sleep
-        with _marked_when_cut_short(repository, record.id, supervisor):
+        with marked_when_cut_short(repository, record.id, supervisor):
             controller = Controller(
                 job=job,
                 study_id=record.id,
@@ -221,22 +224,6 @@ def _job(
     )
 
 
-@contextmanager
-def _open_database(url: str, name: str) -> Iterator[tuple[Repository, optuna.Study]]:
-    """Open the database, with all tables made: ours and Optuna's.
-
-    Optuna makes its tables without a lock; two first studies at once would trip each other up.
-    """
-    with ExitStack() as stack:
-        with lease(database_lock(url), "the database", wait=True):
-            repository = stack.enter_context(open_repository(url))
-            # The controller brings its own sampler.
-            sampler = optuna.samplers.RandomSampler()
-            study = open_optuna_study(url, name, directions=OBJECTIVES, sampler=sampler)
-            stack.callback(close_optuna_study, study)
-        yield repository, study
-
-
 def _judge_again(
     job: Job,
     repository: Repository,
@@ -259,22 +246,6 @@ def _judge_again(
             f"judged again, by {budget}: {len(rejudged)} earlier trials, all that another budget "
             "had judged"
         )
-
-
-@contextmanager
-def _marked_when_cut_short(
-    repository: Repository, study_id: int, supervisor: AnyEngines
-) -> Iterator[None]:
-    """Whatever ends us early, no engine may run on, and no row may claim that it does."""
-    try:
-        yield
-    except BaseException:
-        supervisor.kill()
-        # A database that is gone must not hide why we end; the next run marks the rows.
-        with suppress(StorageError):
-            repository.interrupt_running(study_id)
-            repository.set_state(study_id, "interrupted")
-        raise
 
 
 def _brought_up_to_date(

@@ -39,8 +39,7 @@ def open_repository(
     url: str, *, create: bool = True, patience: Patience = IMPATIENT
 ) -> Repository:
     """Open the database and return its repository, to be closed; see ``open_database``."""
-    patient = patience is not IMPATIENT
-    engine = patience.steadily(lambda: open_database(url, create=create, patient=patient))
+    engine = patience.steadily(lambda: open_database(url, create=create, patient=patience.waits))
     return Repository(engine, patience=patience)
 
 

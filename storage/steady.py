@@ -12,7 +12,6 @@ from storage.errors import StorageUnavailable
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DEFAULT_PATIENCE_S: Final = 600.0
 HEARTBEAT_S: Final = 60.0
 """After which it is said again that the database is waited for."""
 
@@ -43,6 +42,11 @@ class Patience:
         self._clock = clock
         self._pause = pause
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything is repeated at all."""
+        return self._limit_s > 0
+
     def end(self) -> None:
         """Wait no more from now on: the program is to end."""
         self._limit_s = 0.0
@@ -61,7 +65,7 @@ class Patience:
         try:
             return work()
         except StorageUnavailable as error:
-            if not error.passing or self._limit_s <= 0:
+            if not error.passing or not self.waits:
                 raise
             fault = error
         return _Wait(self._limit_s, self._say, self._clock, self._pause).until_done(

@@ -135,6 +135,7 @@ def ask(
         LookupError: the sampler was asked and has no cell left.
         StorageError: the trial cannot be stored.
     """
+
     def begun() -> Trial:
         with storing(study):
             if candidate is not None:
