@@ -50,6 +50,8 @@ _STOP_TIMEOUT_S = 90.0
 _EXIT_TIMEOUT_S = 5.0
 
 _OF_A_RUNNING_ENGINE = ("limit", "sweep", "replay")
+_LONG = ("start", "sweep", "replay")
+"""What may be cut short; what ends an engine never is."""
 
 SWEEP_S = 100.0
 """After which a calibration sweep begins nothing new, so that it ends within two minutes."""
@@ -95,6 +97,9 @@ class Supervisor:
 
     Use it as a context manager: on leaving, host and engine are gone. If this process is killed
     before, the kernel's parent-death signals and a janitor see to it.
+
+    Attributes:
+        pulse: called twice a second while an engine starts or works; what it raises ends that.
     """
 
     def __init__(
@@ -105,6 +110,7 @@ class Supervisor:
         command: Sequence[str] = HOST_COMMAND,
         runs: Path = RUNS,
     ) -> None:
+        self.pulse: Callable[[], None] | None = None
         self._command = command
         self._log_folder = log_folder
         self._watchdogs = watchdogs or Watchdogs()
@@ -371,6 +377,8 @@ class Supervisor:
         while True:
             if kind == "start":
                 self._record()
+            if self.pulse is not None and kind in _LONG:
+                self.pulse()
             if channel.wait(_POLL_S):
                 message = channel.receive()
                 if message.kind != "progress":

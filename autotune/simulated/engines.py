@@ -7,7 +7,7 @@ noise, so that a study repeats exactly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +54,7 @@ from objectives.limits import parse_budget
 from objectives.steps import Steps
 
 _JITTERED_STEPS = 8192
+_STRIDE_S = 1.0
 _UNSAID: Mapping[str, Any] = {"scheduling_policy": POLICIES[0]}
 """What holds where a profile does not say: engines were not always asked for their policy."""
 _NOTHING_HELD = Ground(
@@ -73,10 +74,14 @@ class SimulatedEngines:
         profile: of the engine.
         seed: of the noise.
         log_folder: where a supervisor would keep its log.
+
+    Attributes:
+        pulse: called every so often of the time that passes on paper; what it raises ends that.
     """
 
     def __init__(self, profile: Profile, *, seed: int, log_folder: Path) -> None:
         self.profile = profile
+        self.pulse: Callable[[], None] | None = None
         self._seed = seed
         self._log_folder = log_folder
         self._clock_s = 0.0
@@ -134,7 +139,7 @@ class SimulatedEngines:
             log.write(f"{info.device}: no engine was started\n".encode())
         self._info = info
         self._limits = {name: int(info.resolved.get(name) or 0) for name in LIVE_LIMITS}
-        self._clock_s += self.profile.start_s
+        self._pass(self.profile.start_s)
         return Started(info, self.profile.start_s, _NOTHING_HELD)
 
     def limit(self, limits: Mapping[str, int]) -> None:
@@ -155,7 +160,7 @@ class SimulatedEngines:
         done_s = np.cumsum(takes_s)
         steps = replace(steps, begun_s=done_s - takes_s, planned_s=done_s - takes_s, done_s=done_s)
         kept = steps.select(steps.begun_s <= seconds)
-        self._clock_s += float(kept.done_s[-1])
+        self._pass(float(kept.done_s[-1]))
         on_progress(_progress("calibrate", len(kept), int(kept.tokens.sum())))
         return kept, len(kept) == len(steps)
 
@@ -177,7 +182,7 @@ class SimulatedEngines:
             samples, steps, censored = cut_at_loss(whole, budget, classes)
         replay_s = _end_s(whole) if censored is None else censored.cut_s
         began_at = self._clock_s
-        self._clock_s += replay_s
+        self._pass(replay_s)
         on_progress(_progress("replay", len(samples), int(samples.output_tokens.sum())))
         return ReplayResult(
             samples=samples,
@@ -204,9 +209,22 @@ class SimulatedEngines:
         """None: no process runs."""
         return frozenset()
 
+    def clock(self) -> float:
+        """Return the seconds that have passed on paper."""
+        return self._clock_s
+
     def wait(self, seconds: float) -> None:
         """Let time pass for the engines alone."""
-        self._clock_s += seconds
+        self._pass(seconds)
+
+    def _pass(self, seconds: float) -> None:
+        """Let time pass, in strides between which it may be cut short."""
+        end_s = self._clock_s + seconds
+        if self.pulse is not None:
+            while self._clock_s + _STRIDE_S < end_s:
+                self._clock_s += _STRIDE_S
+                self.pulse()
+        self._clock_s = end_s
 
     def _shape(self) -> EngineShape:
         if self._info is None:

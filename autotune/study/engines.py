@@ -16,6 +16,8 @@ from objectives.steps import Steps
 class AnyEngines(Engines, Protocol):
     """See ``autotune.engine.supervisor`` and ``autotune.simulated.engines``."""
 
+    pulse: Callable[[], None] | None
+
     @property
     def device_uuids(self) -> frozenset[str]: ...
 

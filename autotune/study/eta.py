@@ -1,15 +1,109 @@
-"""How long a study still takes, judged by what its earlier trials took."""
+"""How long a study still takes, and a trial at most, judged by what earlier trials took."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.study.replays import FIRST_WARMUP_S
 from storage.records import TrialRecord
 
 PARTS = ("start", "warmup", "replay", "stop")
 """The parts of a trial in order; the seconds of each are stored as ``start_s`` and so on."""
+
+SLOW_SHARE = 0.9
+"""How many of the trials so far were no slower than what is allowed for the next."""
+
+SPREAD = 0.25
+"""By how much a second trial may take longer than the only one so far; for more it is shared."""
+
+START_S = 300.0
+STOP_S = 15.0
+"""Of an engine of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How long a trial may take: as long as one of slow ones.
+
+    Attributes:
+        seconds: by part, one of ``PARTS``, of a trial that starts an engine.
+        live_seconds: the same on an engine that runs.
+        start_known: whether any start was timed, or is known otherwise.
+    """
+
+    seconds: Mapping[str, float]
+    live_seconds: Mapping[str, float]
+    start_known: bool
+
+    @property
+    def restart_s(self) -> float:
+        return sum(self.seconds.values())
+
+    def live_s(self, *, starts: bool) -> float:
+        """Return the same of a live trial; one that ``starts`` has its engine to start first."""
+        own = sum(self.live_seconds.values())
+        if not starts:
+            return own
+        further = max(0.0, self.seconds["warmup"] - self.live_seconds["warmup"])
+        return own + self.seconds["start"] + further
+
+    def on(self, window_s: float, *, instead_of_s: float) -> Allowance:
+        """Return the same for another window, whose replays are longer in proportion."""
+        replay_s = self.seconds["replay"] * window_s / instead_of_s
+        return replace(self, seconds={**self.seconds, "replay": max(window_s, replay_s)})
+
+
+def allowance(
+    trials: Sequence[TrialRecord],
+    *,
+    window_s: float,
+    warmup_s: float,
+    start_s: float | None = None,
+) -> Allowance:
+    """Return how long the next trial may take, by those that were timed.
+
+    A high quantile of each part, and more where few were timed. A replay is never taken for
+    shorter than its window, however many were cut short. Before any was timed, windows and
+    warm-ups take what they must, and an engine's start ``start_s``, or what is rarely exceeded.
+    """
+    least = pace([], window_s=window_s, warmup_s=warmup_s)
+    restarts = [t.timings for t in trials if t.timings and t.fidelity != "live"]
+    lives = [t.timings for t in trials if t.timings and t.fidelity == "live"]
+    starts = _slow([*restarts, *lives], "start")
+    start = starts if starts is not None else start_s
+    replay = max(window_s, _slow([*restarts, *lives], "replay") or 0.0)
+    warmup, again = _slow(restarts, "warmup"), _slow(lives, "warmup")
+    stop = _slow([*restarts, *lives], "stop")
+    return Allowance(
+        {
+            "start": START_S if start is None else start,
+            "warmup": least.seconds["warmup"] if warmup is None else warmup,
+            "replay": replay,
+            "stop": STOP_S if stop is None else stop,
+        },
+        {
+            "warmup": least.live_seconds["warmup"] if again is None else again,
+            "replay": replay,
+        },
+        start is not None,
+    )
+
+
+def _slow(timed: Sequence[Mapping[str, float | None]], part: str) -> float | None:
+    """Return what one of slow trials takes of a part, None where none has a time of it."""
+    known = [value for each in timed if (value := each.get(f"{part}_s")) is not None]
+    return slow(known)
+
+
+def slow(seconds: Sequence[float]) -> float | None:
+    """Return a high quantile of times, with a margin that shrinks as they become many."""
+    if not seconds:
+        return None
+    ranked = sorted(seconds)
+    at = math.ceil(SLOW_SHARE * len(ranked)) - 1
+    return ranked[at] * (1 + SPREAD / len(ranked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import open_log
 from autotune.study.confirm import ATTEMPTS
+from autotune.study.deadline import DeadlinePassed
 from autotune.study.held import KEY, REPEATS, HeldPart, HeldReplay, HeldResult, held_part
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement
@@ -20,6 +21,7 @@ from autotune.study.replays import client_bound
 from autotune.study.runner import Engines, Runner
 from autotune.study.session import Follower
 from autotune.study.stage import Stage
+from autotune.study.timekeeper import Timekeeper
 from autotune.traffic.holdout import Holdout
 from objectives.limits import Budget
 from storage.records import StudyRecord
@@ -67,7 +69,8 @@ def confirm_on_held(
     follower: Follower,
     log_folder: Path,
     pause: Callable[[float], None] = time.sleep,
-) -> None:
+    timekeeper: Timekeeper | None = None,
+) -> int:
     """Replay what is held out with the winner and the baseline, as far as that is missing.
 
     Each replay is stored as soon as it ends. One that was sent late or hit by a slow spell, or
@@ -84,13 +87,18 @@ def confirm_on_held(
         follower: told of progress.
         log_folder: one engine log a replay goes here.
         pause: waits for some seconds.
+        timekeeper: of the deadline, None without one.
+
+    Returns:
+        How many replays are left out, as they would end after the deadline.
     """
     if job.held is None or judgement is None or judgement.chosen is None:
-        return
+        return 0
     part, winner = HeldPart.from_json(record.spec[KEY]), judgement.chosen.candidate
     missing = due(part, baseline=job.baseline, winner=winner)
     if not missing:
-        return
+        return 0
+    rows = repository.trials(record.id)
     repository.set_state(record.id, "running")
     follower.say(
         f"confirming on the last {Holdout(part.share).words} of the window: {part.requests} "
@@ -106,11 +114,21 @@ def confirm_on_held(
         log_folder=log_folder,
     )
     given_up: set[str] = set()
+    left_out = 0
     for number, candidate in enumerate(missing, start=1):
         if cell_key(candidate) in given_up:
             continue
+        if timekeeper is not None and not timekeeper.has_time_for_held(rows):
+            left_out = len(missing) - number + 1
+            break
         labelled.begin(f"held-out replay {number} of {len(missing)}, {_name(candidate)}")
-        result, attempts = replays.more(part.result(candidate), done=part.attempts)
+        try:
+            result, attempts = replays.more(part.result(candidate), done=part.attempts)
+        except DeadlinePassed as passed:
+            follower.say(f"this replay does not count: {passed.message}")
+            stage.kill()
+            left_out = len(missing) - number + 1
+            break
         if result.failure is not None:
             given_up.add(cell_key(candidate))
             follower.say(f"it does not count: {result.failure['evidence']}")
@@ -118,6 +136,12 @@ def confirm_on_held(
         repository.update_spec(record.id, {**record.spec, KEY: part.to_json()})
     stage.clear()
     repository.set_state(record.id, "finished")
+    if left_out:
+        follower.say(
+            f"left out, as there is no time: {left_out} of {len(missing)} replays of what is held "
+            "out; the same command with more time goes on"
+        )
+    return left_out
 
 
 @dataclass(slots=True, eq=False)

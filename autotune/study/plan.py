@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from autotune.candidates.equivalence import Observed, equivalent_cells
 from autotune.candidates.lattice import Candidate, Lattice, cell_key
@@ -13,6 +13,10 @@ from autotune.study.confirm import ATTEMPTS, FINISHED, Confirmation, given_up, t
 from autotune.study.costs import Fidelity
 from autotune.study.standing import Standing
 from storage.records import TrialRecord
+
+EndedBy = Literal["trials", "settled", "exhausted", "deadline"]
+"""Why a study has ended: all of its trials; forecasts expect nothing better, or no untested
+candidate is left; or the time was over."""
 
 CONFIRM_FROM = 6
 """Studies of at least so many trials keep the last ones to measure winner and baseline again.
@@ -63,6 +67,18 @@ class Screening(Protocol):
     def doubtful(self, rows: Sequence[TrialRecord], candidate: Candidate) -> bool: ...
 
 
+class Timing(Protocol):
+    """What is asked of the time that is left; see ``autotune.study.timekeeper``."""
+
+    def left_s(self) -> float: ...
+
+    def needed_s(
+        self, step: Step, rows: Sequence[TrialRecord], *, confirmations: int | None
+    ) -> float: ...
+
+    def confirmations(self, wanted: int, least: int, rows: Sequence[TrialRecord]) -> int: ...
+
+
 _SEARCHED = ("screen", "starts", "search")
 _WITHOUT_RESULT = ("failed", "invalid", "interrupted")
 
@@ -101,6 +117,8 @@ class Plan:
         live: whether limits can be changed on a running engine. A study may go on with another
             answer; what was measured live before stays so.
         screen: forecasts of the cells, None where there are none.
+        timing: what the deadline still allows, None where there is none. The search ends while
+            there is time to confirm what it has found, and nothing begins that ends too late.
     """
 
     trials: int
@@ -110,11 +128,44 @@ class Plan:
     standing: Standing
     live: bool = False
     screen: Screening | None = None
+    timing: Timing | None = None
 
     def next_step(self, rows: Sequence[TrialRecord]) -> Step | None:
-        """Return what to measure next, None when the study is complete."""
+        """Return what to measure next, None when the study is complete or its time is over."""
         if self.live and live_given_up(rows):
             return replace(self, live=False).next_step(rows)
+        step = self.wanted(rows)
+        if step is None or self.timing is None or self._in_time(self.timing, step, rows):
+            return step
+        return self._late(self.timing, rows)
+
+    def needed_s(self, timing: Timing, step: Step, rows: Sequence[TrialRecord]) -> float:
+        """Return the time for a trial, and of the search for confirming after it."""
+        if step.phase == "baseline":
+            return timing.needed_s(step, rows, confirmations=None)
+        if step.phase == "confirm":
+            # What is confirmed first matters more than traffic that is held out.
+            due = self._confirm(rows) is not None
+            return timing.needed_s(step, rows, confirmations=None if due else 0)
+        wanted = confirm_trials(self.trials, live=self._searches_live)
+        kept = timing.confirmations(wanted, CONFIRM_TRIALS, rows)
+        return timing.needed_s(step, rows, confirmations=kept)
+
+    def _in_time(self, timing: Timing, step: Step, rows: Sequence[TrialRecord]) -> bool:
+        return self.needed_s(timing, step, rows) <= timing.left_s()
+
+    def _late(self, timing: Timing, rows: Sequence[TrialRecord]) -> Step | None:
+        """Return what there is time for where there is none for what would be next."""
+        if not measured(rows, self.baseline):
+            return None
+        ways = (self._confirm, self._rival, self._contested)
+        steps = (step for way in ways if (step := way(rows)) is not None)
+        return next((step for step in steps if self._in_time(timing, step, rows)), None)
+
+    def wanted(self, rows: Sequence[TrialRecord]) -> Step | None:
+        """Return what to measure next if time were no matter, None when the study is complete."""
+        if self.live and live_given_up(rows):
+            return replace(self, live=False).wanted(rows)
         left = self.trials - finished_trials(rows)
         if left <= 0:
             return None
@@ -144,6 +195,23 @@ class Plan:
             or self._rival(rows)
             or self._contested(rows)
         )
+
+    def unconfirmed(self, rows: Sequence[TrialRecord]) -> int:
+        """Return how many restarts are missing that would confirm who is best so far."""
+        if self.live and live_given_up(rows):
+            return replace(self, live=False).unconfirmed(rows)
+        if not measured(rows, self.baseline) or self._confirm(rows) is None:
+            return 0
+        done = sum(row.phase == "confirm" and row.state in FINISHED for row in rows)
+        return max(1, confirm_trials(self.trials, live=self._searches_live) - done)
+
+    def ended_by(self, rows: Sequence[TrialRecord]) -> EndedBy:
+        """Return why there is no next trial."""
+        if self.wanted(rows) is not None:
+            return "deadline"
+        if finished_trials(rows) >= self.trials:
+            return "trials"
+        return "settled" if self.settled(rows) else "exhausted"
 
     def settled(self, rows: Sequence[TrialRecord]) -> bool:
         """Whether forecasts expect nothing better of what was not tried."""

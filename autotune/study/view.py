@@ -14,6 +14,7 @@ from autotune.simulated.arguments import carried
 from autotune.simulated.profile import name_in
 from autotune.study.costs import RATE, UTILIZATION, Cell
 from autotune.study.counted import censored, is_restart_of
+from autotune.study.ending import ending_of
 from autotune.study.held import KEY, Confirmed
 from autotune.study.judgement import Judgement, judge, verdict_json
 from autotune.traffic.load import Load
@@ -91,12 +92,12 @@ def load_of(study: StudyRecord) -> Load | None:
 def shown_verdict(view: StudyView) -> dict[str, Any] | None:
     """Return the verdict for programs.
 
-    With the profile's name if it is of a simulation, and with how the winner did on traffic that
-    is held out, if any is; null without a winner.
+    With why the study ended, with the profile's name if it is of a simulation, and with how the
+    winner did on traffic that is held out, if any is; null without a winner.
     """
     if view.judgement is None:
         return None
-    told = {**verdict_json(view.judgement), **label(view.study)}
+    told = {**verdict_json(view.judgement), **ending_of(view.study), **label(view.study)}
     if KEY not in view.study.spec:
         return told
     confirmed = confirmed_on_held(view)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass
 
 from autotune.errors import UsageError
+from autotune.moments import seconds_in
 from autotune.traffic.model import Trace
 
-_SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh]?)", re.ASCII)
 _HINT = "examples: 600:900 (seconds), 10m:15m, busiest:10m, busiest:90s"
 
 
@@ -55,14 +52,14 @@ def parse_window(text: str) -> WindowSpec:
         UsageError: it is none of these, or the window has no length.
     """
     head, colon, tail = text.strip().partition(":")
-    end_s = _seconds(tail)
+    end_s = seconds_in(tail)
     if not colon or end_s is None:
         raise UsageError(f"{text!r} is no window of a trace", hint=_HINT)
     if head == "busiest":
         if end_s == 0:
             raise UsageError(f"the window {text!r} has no length", hint=_HINT)
         return Busiest(end_s)
-    start_s = _seconds(head)
+    start_s = seconds_in(head)
     if start_s is None:
         raise UsageError(f"{text!r} is no window of a trace", hint=_HINT)
     if start_s >= end_s:
@@ -76,17 +73,9 @@ def parse_duration(text: str) -> float:
     Raises:
         UsageError: it is none of these.
     """
-    seconds = _seconds(text.strip())
+    seconds = seconds_in(text.strip())
     if seconds is None:
         raise UsageError(
             f"{text!r} is no length of time", hint="examples: 600 (seconds), 90s, 10m, 2h"
         )
     return seconds
-
-
-def _seconds(text: str) -> float | None:
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        return None
-    seconds = float(found[1]) * _SECONDS_PER_UNIT[found[2]]
-    return seconds if math.isfinite(seconds) else None
