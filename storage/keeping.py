@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from storage.errors import StorageError, StorageUnavailable
 from storage.records import TrialRecord
@@ -13,7 +14,9 @@ from storage.repository import Repository
 from storage.spool import Spool, Spooled
 from storage.writing import Ending
 
-_MIB = 2**20
+_MIB: Final = 2**20
+_FIRST_ROOM: Final = 16 * _MIB
+"""Bytes that are reserved for a trial while nobody knows how much one needs."""
 
 
 class Keeper:
@@ -34,6 +37,24 @@ class Keeper:
         self._spool = Spool(folder)
         self._folder = folder
         self._say = say
+        self._needed = _FIRST_ROOM
+
+    def reserve(self) -> None:
+        """Make sure, before a trial begins, that there is room for what it will measure.
+
+        Raises:
+            StorageUnavailable: There is none, or the folder cannot be written.
+        """
+        try:
+            self._spool.reserve(self._needed)
+        except OSError as error:
+            room = _room(self._folder, self._needed)
+            raise StorageUnavailable(
+                f"What a trial measures cannot be kept in {self._folder}: {error.strerror}{room}.",
+                hint="Free some disk space, or choose another --log-folder; the same command goes "
+                "on where this one ends.",
+                full=error.errno in (errno.ENOSPC, errno.EDQUOT),
+            ) from error
 
     def finish(self, row: TrialRecord, **ending: Any) -> None:
         """Store what a trial left; first in a file, then in the database.
@@ -49,13 +70,15 @@ class Keeper:
         """
         study = self._repository.opened(self._study_id)
         spooled = Spooled.of(study, row, Ending.of(**ending), finished_at=self._repository.now())
-        path = self._kept(spooled)
+        size = len(spooled.to_bytes())
+        self._needed = max(self._needed, 2 * size)
+        path = self._kept(spooled, size)
         try:
             self._repository.store_ending(
                 self._study_id, row.number, spooled.ending, finished_at=spooled.finished_at
             )
         except StorageUnavailable as error:
-            raise self._where_it_waits(error, spooled, path) from error
+            raise self._where_it_waits(error, spooled.number, path, size) from error
         if path is not None:
             self._spool.drop(path)
 
@@ -75,30 +98,29 @@ class Keeper:
                 stored.append(spooled.number)
         return tuple(stored)
 
-    def _kept(self, spooled: Spooled) -> Path | None:
+    def _kept(self, spooled: Spooled, size: int) -> Path | None:
         try:
             return self._spool.keep(spooled)
         except OSError as error:
             self._say(
                 f"what trial {spooled.number} measured cannot be kept in a file of {self._folder} "
-                f"({error.strerror}{_room(self._folder, spooled)}): it goes to the database at "
+                f"({error.strerror}{_room(self._folder, size)}): it goes to the database at "
                 "once"
             )
             return None
 
     def _where_it_waits(
-        self, error: StorageUnavailable, spooled: Spooled, path: Path | None
+        self, error: StorageUnavailable, number: int, path: Path | None, size: int
     ) -> StorageUnavailable:
         message, hint = error.message, error.hint
         if error.full:
-            message = f"{message.rstrip('.')}{_room(self._repository.folder, spooled)}."
+            message = f"{message.rstrip('.')}{_room(self._repository.folder, size)}."
         if path is None:
-            lost = f"What trial {spooled.number} measured is lost, since no file could be written"
+            lost = f"What trial {number} measured is lost, since no file could be written"
             hint = f"{hint} {lost}."
         else:
             hint = (
-                f"What trial {spooled.number} measured waits in {path}; the same command stores "
-                f"it. {hint}"
+                f"What trial {number} measured waits in {path}; the same command stores it. {hint}"
             )
         return StorageUnavailable(message, hint=hint, url=error.url, full=error.full)
 
@@ -139,9 +161,9 @@ class Keeper:
         self._say(f"{path} {why} and {where}")
 
 
-def _room(folder: Path | None, spooled: Spooled) -> str:
+def _room(folder: Path | None, size: int) -> str:
     """Say how much room a measurement needs, and how much there is where that is known."""
-    needed = f", {len(spooled.to_bytes()) / _MIB:.1f} MiB are needed"
+    needed = f", {size / _MIB:.1f} MiB are needed"
     try:
         found = None if folder is None else os.statvfs(folder)
     except OSError:

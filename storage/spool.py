@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from storage import codec
 from storage.records import StudyRecord, TrialRecord
@@ -118,19 +118,35 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._reserved = folder / "reserved.part"
+
+    def reserve(self, size: int) -> None:
+        """Take so many bytes of the disk for the next file.
+
+        Raises:
+            OSError: There is no room, or nothing can be written.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _opened(self._reserved) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+    def release(self) -> None:
+        """Give back what was reserved and not used."""
+        with suppress(OSError):
+            self._reserved.unlink()
 
     def keep(self, spooled: Spooled) -> Path:
         """Write a file and bring it to the disk; one of the same trial is replaced.
 
         Raises:
-            OSError: It cannot be written; nothing is left of it then.
+            OSError: It cannot be written.
         """
         path = self._folder / f"trial-{spooled.number:04d}{_SUFFIX}"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Files of two studies with one folder must not replace each other.
         if path.exists() and _study_of(path) != spooled.study:
             path = path.with_name(f"{path.stem}-{_digest(repr(spooled.study).encode())}{_SUFFIX}")
-        write_durably(path, spooled.to_bytes())
+        write_durably(path, spooled.to_bytes(), part=self._reserved)
         return path
 
     def files(self) -> Iterator[Path]:
@@ -170,25 +186,31 @@ def _study_of(path: Path) -> tuple[str, str] | None:
         return None
 
 
-def write_durably(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write a file whole or not at all, and bring it and its name to the disk.
+def write_durably(path: Path, data: bytes, *, part: Path) -> None:
+    """Write a file whole or not at all, for its owner alone, and bring it to the disk.
+
+    Args:
+        path: Of the file.
+        data: Its content.
+        part: In the same folder, what is written and then renamed; it may be there already.
 
     Raises:
         OSError: It cannot be written; what was at its path is still there.
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        part.replace(path)
-        sync_folder(path.parent)
-    except OSError:
-        with suppress(OSError):
-            part.unlink()
-        raise
+    with _opened(part) as file:
+        file.write(data)
+        # What was reserved beyond.
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync_folder(path.parent)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file to write it from its beginning; what it holds is still there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def sync_folder(folder: Path) -> None:

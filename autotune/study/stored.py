@@ -11,8 +11,10 @@ from autotune.lease import database_lock, lease
 from autotune.settings import TuneSettings
 from autotune.study.costs import OBJECTIVES
 from autotune.study.engines import AnyEngines
+from autotune.study.session import log_folder
 from storage.errors import StorageError
 from storage.repository import Repository, open_repository
+from storage.spool import Spool
 from storage.steady import Patience
 from storage.study import close_optuna_study, open_optuna_study
 
@@ -43,6 +45,7 @@ def open_stored(
                 )
             )
             stack.callback(close_optuna_study, study)
+        stack.callback(Spool(log_folder(settings, name)).release)
         yield repository, study
 
 
