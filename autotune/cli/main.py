@@ -29,6 +29,7 @@ from autotune.cli import (
     trials,
     tune,
 )
+from autotune.cli.exit_codes import exit_code_of
 from autotune.cli.files import TolerantStream
 from autotune.cli.os_faults import words_of
 from autotune.cli.parsing import REFUSED, as_usage_error
@@ -36,14 +37,7 @@ from autotune.cli.signals import Interrupted, raised_signals
 from autotune.cli.tables import plain_line
 from autotune.errors import AutotuneError
 from objectives.errors import ObjectiveError
-from storage.errors import (
-    FingerprintMismatch,
-    StorageError,
-    StorageUnavailable,
-    UnknownStudy,
-    UnknownTrial,
-    UnusableName,
-)
+from storage.errors import StorageError, StorageUnavailable
 
 app = typer.Typer(
     name="autotune",
@@ -67,9 +61,6 @@ app.command("check")(check.check)
 app.command("forecast")(forecast.forecast)
 app.command("doctor")(doctor.doctor)
 app.add_typer(trace.app)
-
-
-_USAGE = (FingerprintMismatch, UnknownStudy, UnknownTrial, UnusableName)
 
 
 def _version(wanted: bool) -> None:
@@ -119,12 +110,11 @@ def run() -> NoReturn:
     except AutotuneError as error:
         _fail(error.message, error.hint, error.exit_code, debug=debug)
     except ObjectiveError as error:
-        _fail(error.message, error.hint, 2, debug=debug)
+        _fail(error.message, error.hint, exit_code_of(error), debug=debug)
     except StorageError as error:
-        code = 2 if isinstance(error, _USAGE) else 4
-        _fail(error.message, error.hint, code, debug=debug)
+        _fail(error.message, error.hint, exit_code_of(error), debug=debug)
     except OSError as error:
-        _fail(*words_of(error), 4, debug=debug)
+        _fail(*words_of(error), exit_code_of(error), debug=debug)
     except SystemExit as leaving:
         # Typer and rich silence the streams when a pipe breaks, and leave with 1; but whoever
         # read our output has seen enough.

@@ -13,6 +13,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _displays: list[Callable[[str], None]] = []
 """What redraws the terminal just now, and would wipe out a line of anybody else's."""
 
+_listeners: list[Callable[[], None]] = []
+"""Who has something to tell others before what runs is stopped."""
+
 
 class Interrupted(BaseException):
     """A signal asked us to end; not an ``Exception``, so that nothing takes it for a failure."""
@@ -47,6 +50,8 @@ def raised_signals() -> Iterator[None]:
     def first(signum: int, _frame: FrameType | None) -> None:
         for each in _heeded():
             signal.signal(each, _at_once)
+        for listen in _listeners:
+            listen()
         line = f"{signal.Signals(signum).name}: stopping; once more to end at once."
         for show in _displays:
             show(line)
@@ -67,6 +72,16 @@ def shown_by(show: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _displays.remove(show)
+
+
+@contextmanager
+def heard_by(listen: Callable[[], None]) -> Iterator[None]:
+    """Within the block tell ``listen`` of the first signal as it comes; it runs in its handler."""
+    _listeners.append(listen)
+    try:
+        yield
+    finally:
+        _listeners.remove(listen)
 
 
 def _heeded() -> list[signal.Signals]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Self, TextIO, cast
+from typing import Any, Protocol, Self, TextIO, cast
 
 from rich.console import Group
 from rich.live import Live
@@ -23,10 +23,11 @@ from autotune.cli.signals import shown_by
 from autotune.cli.tables import console, duration, limits
 from autotune.cli.trial_table import TrialTable
 from autotune.cli.words import calibration_lines
-from autotune.study.eta import PARTS, pace
-from autotune.study.held import STARTS, held_part
-from autotune.study.plan import finished_trials, live_given_up, live_to_come
-from autotune.study.view import absolute_budget, simulated_by
+from autotune.study.plan import finished_trials
+from autotune.study.view import absolute_budget
+from autotune.watching.listener import Listener
+from autotune.watching.log_file import Level, LogEvent
+from autotune.watching.remaining import time_left
 from storage.records import StudyRecord, TrialRecord
 
 HEARTBEAT_S = 60.0
@@ -61,39 +62,14 @@ class _Study:
 
     def left(self, trials: int, row: TrialRecord, part: str, elapsed_s: float) -> str:
         """Return in words how long so many trials still take, ``row`` the first of them."""
-        if simulated_by(self.record) is not None:
+        left = time_left(
+            self.record, self.trials, row, to_come=trials, part=part, elapsed_s=elapsed_s
+        )
+        if left is None:
             return "simulated"
-        expected = pace(
-            self.trials,
-            window_s=float(self.record.spec["duration_s"]),
-            warmup_s=float(self.record.fingerprint["warmup_s"]),
-        )
-        live = self.record.fingerprint.get("fidelity") == "live"
-        live = live and not live_given_up(self.trials)
-        total = int(self.record.spec["trials"])
-        left_s = expected.left_s(
-            trials,
-            # What is no part of every trial is over before it begins.
-            part=part if part in PARTS else PARTS[0],
-            elapsed_s=elapsed_s if part in PARTS else 0.0,
-            live=row.fidelity == "live",
-            live_later=live_to_come([*self.trials, row], total, live=live),
-        )
-        left_s += self._held_s()
-        if expected.measured:
-            return f"about {duration(left_s)} left"
-        return f"about {duration(left_s)} and engine starts left"
-
-    def _held_s(self) -> float:
-        """Return how long replays of what is held out may take in the end, 0 without any."""
-        part = held_part(self.record)
-        if part is None:
-            return 0.0
-        warmup_s = float(self.record.fingerprint["warmup_s"])
-        each = pace(self.trials, window_s=part.seconds, warmup_s=warmup_s).seconds
-        done = sum(len(result.replays) for result in part.results)
-        # Trials replay another part of the window.
-        return max(0, STARTS - done) * (sum(each.values()) - each["replay"] + part.seconds)
+        if left.measured:
+            return f"about {duration(left.seconds)} left"
+        return f"about {duration(left.seconds)} and engine starts left"
 
     def row(self, trial: TrialRecord) -> list[str]:
         return self.table.row(trial, absolute_budget(self.record, self.trials))
@@ -131,15 +107,28 @@ class _Running:
         return f"{self.done} of {self.total} {_COUNTED[self.part]}{of_pass}"
 
 
-class ScreenWatcher:
+class Recorder(Protocol):
+    """Keeps the lines that a screen shows; see ``autotune.watching.log_file``."""
+
+    def __call__(self, text: str, *, level: Level, event: LogEvent, trial: int | None) -> None: ...
+
+
+class ScreenWatcher(Listener):
     """Reports a study on stderr; a context manager, so that what moves is always taken down.
 
     Args:
         clock: seconds that only grow.
+        record: is given every line too, and on a terminal those that a display stands for.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    trouble = "its progress cannot be shown"
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, record: Recorder | None = None
+    ) -> None:
         self._clock = clock
+        self._record = record
+        self._trial: int | None = None
         self._console = console(cast("TextIO", TolerantStream(sys.stderr)))
         self._study: _Study | None = None
         self._running: _Running | None = None
@@ -172,8 +161,16 @@ class ScreenWatcher:
         self._pulse.stop()
 
     def say(self, text: str) -> None:
+        self._tell(text)
+
+    def _tell(self, text: str, *, level: Level = "info", event: LogEvent = "line") -> None:
         self._pulse.postpone()
         self._console.print(text, soft_wrap=True)
+        self._keep(text, level=level, event=event)
+
+    def _keep(self, text: str, *, level: Level = "info", event: LogEvent = "line") -> None:
+        if self._record is not None:
+            self._record(text, level=level, event=event, trial=self._trial)
 
     def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None:
         """Take note of the study whose trials will follow, and of those that it has already."""
@@ -209,9 +206,10 @@ class ScreenWatcher:
             self._clock(),
             left=lambda part, elapsed_s: study.left(to_come, row, part, elapsed_s),
         )
-        if not self._live.is_started:
-            begins = "begins" if row.fidelity == "live" else "starting an engine"
-            self.say(f"{label}: {begins}; {study.left(to_come, row, 'start', 0.0)}")
+        self._trial = row.number
+        begins = "begins" if row.fidelity == "live" else "starting an engine"
+        line = f"{label}: {begins}; {study.left(to_come, row, 'start', 0.0)}"
+        (self._keep if self._live.is_started else self._tell)(line, event="begun")
 
     def progress(self, body: Mapping[str, Any]) -> None:
         running, label = self._running, body.get("label", "")
@@ -224,7 +222,10 @@ class ScreenWatcher:
         self._running = None
         study = self._opened()
         study.trials.append(row)
-        self._print(study.row(row))
+        level: Level = "info" if row.state == "complete" else "warning"
+        for line in study.row(row):
+            self._tell(line, level=level, event="finished")
+        self._trial = None
 
     def beat(self) -> None:
         """Say in a line what runs, if anything does."""

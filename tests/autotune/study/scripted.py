@@ -32,6 +32,7 @@ from autotune.engine.supervisor import Description, Started
 from autotune.forecast.grid import DECODE_STEPS, SweepPlan
 from autotune.settings import TuneSettings
 from autotune.study.job import Job, make_job
+from autotune.study.judgement import Judgement
 from autotune.study.stage import Stage
 from autotune.traffic.model import Trace, TraceRequest
 from objectives.censoring import Censored, Lost, censored, lower_bounds
@@ -182,6 +183,7 @@ class ScriptedEngines:
         limits: set one after the other; ``swept`` the sweeps, ``pauses`` in s likewise.
         steps: of a replay, by what it is measured with and how many replays came before it.
         cut_s: when a replay ends that has lost its budget by then.
+        pulse: never called.
     """
 
     truth: Truth = clear_knee
@@ -202,6 +204,7 @@ class ScriptedEngines:
     cut_s: float | None = None
     pauses: list[float] = field(default_factory=list)
     clock_s: float = 0.0
+    pulse: Callable[[], None] | None = None
     _replays: Counter[str] = field(default_factory=Counter)
     host_log: Path = Path("host.log")
 
@@ -332,6 +335,18 @@ class Notes:
 
     def say(self, text: str) -> None:
         self.said.append(text)
+
+    def leased(self) -> None:
+        """Nothing is written down."""
+
+    def due(self, left_s: float) -> None:
+        """Nothing is written down."""
+
+    def judging(self, judge: Callable[[], Judgement | None]) -> None:
+        """Nothing is written down."""
+
+    def alive(self) -> None:
+        """Nothing is written down."""
 
     def begun(self, row: TrialRecord, position: int, total: int) -> None:
         self.begun_trials.append((row.number, row.phase, position, total))
