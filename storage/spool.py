@@ -22,7 +22,7 @@ from storage.writing import Ending
 
 _FORMAT: Final = "autotune-spool-1"
 _SUFFIX: Final = ".spool"
-_TORN: Final = ".torn"
+_ASIDE: Final = ".aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Spooled:
             "beginning": self.beginning,
             "columns": self.ending.columns,
             "finished_at": self.finished_at,
-            "samples": {name: len(data) for name, data in self.ending.samples.items()},
+            "samples": [[name, len(data)] for name, data in self.ending.samples.items()],
         }
         text = codec.encode(body, name="spool").encode()
         content = b"\n".join([text, b"".join(self.ending.samples.values())])
@@ -85,7 +85,7 @@ class Spooled:
         text, _, packed = content.partition(b"\n")
         body = codec.decode(text.decode())
         samples, begin = {}, 0
-        for name, size in body["samples"].items():
+        for name, size in body["samples"]:
             samples[name] = packed[begin : begin + size]
             begin += size
         name, created_at = body["study"]
@@ -170,7 +170,7 @@ class Spool:
         Raises:
             OSError: It cannot be renamed.
         """
-        return path.rename(path.with_name(path.name + _TORN))
+        return path.rename(path.with_name(path.name + _ASIDE))
 
     @staticmethod
     def drop(path: Path) -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import Trial, TrialState
 
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, Lattice, cell_key, integer
 from autotune.study import sampler as sampler_module
@@ -17,6 +18,7 @@ from autotune.study.sampler import (
     spread_point,
 )
 from storage.errors import StorageUnavailable
+from storage.steady import Patience
 from storage.study import close_optuna_study, open_optuna_study
 from tests.autotune.study.scripted import clear_knee
 
@@ -201,3 +203,32 @@ def test_a_full_disk_is_said_as_a_fault_of_the_database(
     with pytest.raises(StorageUnavailable, match="disk is full"):
         ask(search.study, LATTICE, LATTICE.cells()[0], {})
     search.close()
+
+
+class _Breaking:
+    """Beginnings of which one fails when Optuna has begun it, and is then repeated."""
+
+    def __init__(self, study: optuna.Study, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, self.asked = study.ask, 0
+
+        def first_lost(*given: Any) -> Trial:
+            trial = real(*given)
+            self.asked += 1
+            if self.asked == 1:
+                raise StorageUnavailable("the connection is lost", passing=True)
+            return trial
+
+        monkeypatch.setattr(study, "ask", first_lost)
+        self.steadily = Patience(1.0, lambda _text: None, pause=lambda _s: None).steadily
+
+
+@pytest.mark.parametrize("chosen", [None, {TOKENS: 512, SEQS: 16}])
+def test_a_beginning_of_which_nobody_heard_is_failed_before_the_next(
+    chosen: Candidate | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(lattice=SMALL)
+    breaking = _Breaking(search.study, monkeypatch)
+    number, candidate = ask(search.study, SMALL, chosen, {}, steadily=breaking.steadily)
+    assert number == 1
+    assert chosen in (None, candidate)
+    assert [trial.state for trial in search.study.trials] == [TrialState.FAIL, TrialState.RUNNING]
