@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -102,6 +103,8 @@ class TuneSettings(BaseModel):
         settle_timeout_s: longest time until what an engine held has been given back.
         max_failures_in_a_row: of one class, after which the study is given up.
         database_patience_s: how long a database that is locked or down is tried again.
+        lease_heartbeat_s: how often a controller says that it lives.
+        lease_expiry_s: after which without that its study may be taken over.
         engine: ``vllm``, or ``sim:PROFILE`` for a simulation of a measured engine, whose model
             need not be named.
         endpoints: servers that other commands of the same file name; a study uses none.
@@ -133,6 +136,8 @@ class TuneSettings(BaseModel):
     settle_timeout_s: Seconds = Field(default=60.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
     database_patience_s: Seconds = Field(default=600.0, ge=0.0, le=86_400.0)
+    lease_heartbeat_s: Seconds = Field(default=10.0, gt=0.0, le=3600.0)
+    lease_expiry_s: Seconds = Field(default=60.0, gt=0.0, le=86_400.0)
     engine: str = REAL
     endpoints: dict[str, EndpointSettings] = Field(default_factory=dict)
 
@@ -203,6 +208,14 @@ class TuneSettings(BaseModel):
         if found is None or not least <= float(found[1]) <= most:
             raise ValueError(f"must be a percentage from {least:g}% to {most:g}%, such as 20%")
         return f"{float(found[1]):g}%"
+
+    @field_validator("lease_expiry_s")
+    @classmethod
+    def _heard_of_in_time(cls, expiry_s: float, info: ValidationInfo) -> float:
+        heartbeat_s = info.data.get("lease_heartbeat_s", 0.0)
+        if expiry_s < 3 * heartbeat_s:
+            raise ValueError(f"must be at least three heartbeats, {3 * heartbeat_s:g}")
+        return expiry_s
 
     @field_validator("engine_args")
     @classmethod

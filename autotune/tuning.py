@@ -49,7 +49,6 @@ from autotune.study.stored import marked_when_cut_short, open_stored
 from objectives.classes import classes_text
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
-from storage.keeping import Keeper
 from storage.records import StudyRecord, TrialRecord
 from storage.repository import Repository
 from storage.rows import check_fingerprint
@@ -107,9 +106,8 @@ def run_study(
         # A knob such as tensor_parallel_size may need further GPUs.
         further = supervisor.device_uuids - leased
         stack.enter_context(device_lease(described.info.device, further))
-        repository, optuna_study = stack.enter_context(
-            open_stored(url, name, settings, watcher.say)
-        )
+        stored = stack.enter_context(open_stored(url, name, settings, watcher.say))
+        repository = stored.repository
         stage = Stage(supervisor)
         if earlier is None:
             job = first_job(job, described, stage, supervisor, listener=watcher, name=name)
@@ -122,7 +120,7 @@ def run_study(
             spec={**job.spec(), **held_spec(job, None if earlier is None else earlier.study)},
         )
         folder = log_folder(settings, name)
-        Keeper(repository, record.id, folder, watcher.say).store_waiting()
+        stored.settle(record.id, folder, watcher.say)
         _judge_again(job, repository, record, earlier, watcher)
         watcher.opened(record, repository.trials(record.id))
         pause = supervisor.wait if isinstance(supervisor, SimulatedEngines) else time.sleep
@@ -131,7 +129,7 @@ def run_study(
                 job=job,
                 study_id=record.id,
                 repository=repository,
-                optuna_study=_brought_up_to_date(optuna_study, job, repository, record),
+                optuna_study=_brought_up_to_date(stored.index, job, repository, record),
                 engines=supervisor,
                 stage=stage,
                 watcher=watcher,

@@ -3,6 +3,7 @@
 StorageError
 ├── StorageUnavailable      cannot be opened, read or written
 ├── NewerSchema             written by a later version
+├── LeaseTaken              another controller has the study
 ├── UnusableName            a study cannot have this name
 ├── UnknownStudy            no such study, or none at all
 ├── UnknownTrial            no such trial in the study
@@ -63,6 +64,22 @@ class NewerSchema(StorageError):
             f"{url} has schema {revision!r}, which this version does not know.",
             hint="Upgrade vllm-autotune, or choose another database with --storage.",
         )
+
+
+class LeaseTaken(StorageError):
+    """Another controller works on the study, on whatever machine.
+
+    Attributes:
+        host: Where it runs.
+        pid: Its number there.
+        since: When it began, UTC in ISO 8601.
+    """
+
+    def __init__(self, message: str, *, hint: str, host: str, pid: int, since: str) -> None:
+        super().__init__(message, hint=hint)
+        self.host = host
+        self.pid = pid
+        self.since = since
 
 
 class UnusableName(StorageError):

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Integer,
@@ -26,8 +28,11 @@ TABLE_PREFIX: Final = "autotune_"
 MAX_NAME_LENGTH: Final = 1000
 
 VERSION_TABLE: Final = "autotune_alembic_version"
-HEAD_REVISION: Final = "0001"
+HEAD_REVISION: Final = "0002"
 """The newest revision under ``migrations/versions``; a test keeps the two equal."""
+
+READABLE: Final = frozenset({"0001", HEAD_REVISION})
+"""Revisions whose studies are read as they are: they lack only what controllers need."""
 
 metadata = MetaData()
 
@@ -99,6 +104,21 @@ event = Table(
     Column("at", String(32), nullable=False),
     Column("kind", String(32), nullable=False),
     Column("detail", Text, nullable=False),
+)
+
+lease = Table(
+    "autotune_lease",
+    metadata,
+    Column("resource", String(MAX_NAME_LENGTH + 100), primary_key=True),
+    Column("owner", String(32), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("machine", String(128), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("started_ticks", BigInteger, nullable=False),
+    Column("since", String(32), nullable=False),
+    # Seconds since 1970 by the clock of the database.
+    Column("heartbeat_s", Double, nullable=False),
+    Column("expiry_s", Double, nullable=False),
 )
 
 # Apart from the others: to alembic its own table is no part of the model.

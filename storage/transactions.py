@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, select
 
@@ -21,14 +22,25 @@ from storage.steady import IMPATIENT, Patience
 
 Clock = Callable[[], datetime]
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+class Fence(Protocol):
+    """What must hold whenever something is written."""
+
+    def require(self, connection: Connection) -> None:
+        """Return if it holds, to the end of the transaction; raise ``StorageError`` if not."""
+
+
 class Transactions:
     """One database: its connections, and what is checked whenever something is written.
+
+    Attributes:
+        fence: Asked within each transaction that writes, None for nothing to ask.
 
     Args:
         engine: Owned, and disposed of by ``close``.
@@ -46,6 +58,7 @@ class Transactions:
         self._clock = clock
         self._patience = patience
         self._opened: dict[int, StudyRecord] = {}
+        self.fence: Fence | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -73,8 +86,20 @@ class Transactions:
         return None if path is None else path.parent
 
     def steadily(self, work: Callable[[], R], *, mend: Callable[[], object] | None = None) -> R:
-        """Return what ``work`` on the same database returns, as ``Patience.steadily`` does."""
-        return self._patience.steadily(work, mend=mend)
+        """Return what ``work`` on the same database returns, as ``Patience.steadily`` does.
+
+        For what is written past this object, such as Optuna's tables: where the fence does not
+        hold, nothing is done.
+        """
+
+        def fenced(call: Callable[[], T]) -> T:
+            if self.fence is not None:
+                with self._reading() as connection:
+                    self.fence.require(connection)
+            return call()
+
+        mended = None if mend is None else partial(fenced, mend)
+        return self._patience.steadily(partial(fenced, work), mend=mended)
 
     def opened(self, study_id: int) -> StudyRecord:
         """Return a study as ``open_study`` opened it here."""
@@ -86,10 +111,18 @@ class Transactions:
             yield connection
 
     @contextmanager
-    def _writing(self, study_id: int | None = None) -> Iterator[Connection]:
+    def writing(self) -> Iterator[Connection]:
+        """One transaction that writes, whoever holds what; errors are those of storage."""
         # Before connecting, which would make a new file in place of a deleted one.
         self._file.require_in_place()
         with translated_errors(self._url), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self, study_id: int | None = None) -> Iterator[Connection]:
+        with self.writing() as connection:
+            if self.fence is not None:
+                self.fence.require(connection)
             if study_id in self._opened:
                 self._require_study(connection, self._opened[study_id])
             yield connection

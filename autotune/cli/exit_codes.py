@@ -7,6 +7,7 @@ from autotune.errors import AutotuneError
 from objectives.errors import ObjectiveError
 from storage.errors import (
     FingerprintMismatch,
+    LeaseTaken,
     StorageError,
     UnknownStudy,
     UnknownTrial,
@@ -21,6 +22,8 @@ def exit_code_of(error: BaseException) -> int:
     """Return the code with which the command ends."""
     if isinstance(error, (AutotuneError, Interrupted)):
         return error.exit_code
+    if isinstance(error, LeaseTaken):
+        return 75
     if isinstance(error, _USAGE):
         return 2
     return 4 if isinstance(error, _ENVIRONMENT) else 1

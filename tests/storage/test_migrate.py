@@ -20,12 +20,12 @@ from storage.database import open_database
 from storage.errors import NewerSchema
 from storage.repository import open_repository
 
-_SECOND = """
+_NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9998"
+down_revision = "{head}"
 
 
 def upgrade() -> None:
@@ -88,13 +88,15 @@ def test_tables_of_optuna_are_left_alone(url: str, tmp_path: Path) -> None:
     assert {name for name in added if "autotune_" not in name} == set()
 
 
-def _second_revision(
+def _next_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, broken: bool = False
 ) -> Path:
     migrations = tmp_path / "100%" / "migrations"
     shutil.copytree(migrate.MIGRATIONS, migrations)
-    (migrations / "versions" / "0002_notes.py").write_text(_SECOND.format(broken=broken))
-    monkeypatch.setattr(schema, "HEAD_REVISION", "0002")
+    (migrations / "versions" / "9998_notes.py").write_text(
+        _NEXT.format(broken=broken, head=schema.HEAD_REVISION)
+    )
+    monkeypatch.setattr(schema, "HEAD_REVISION", "9998")
     return migrations
 
 
@@ -103,11 +105,46 @@ def test_an_older_database_is_upgraded_with_its_content(
 ) -> None:
     with open_repository(url) as repository:
         repository.open_study("kept", fingerprint={}, spec={})
-    migrate.ensure_schema(engine, migrations=_second_revision(tmp_path, monkeypatch))
+    migrate.ensure_schema(engine, migrations=_next_revision(tmp_path, monkeypatch))
     with engine.connect() as connection:
-        assert migrate.stored_revision(connection) == "0002"
+        assert migrate.stored_revision(connection) == "9998"
         rows = connection.exec_driver_sql("SELECT name, note FROM autotune_study").all()
     assert rows == [("kept", None)]
+
+
+def _as_first_released(engine: Engine) -> None:
+    """Make a database as revision 0001 left it, with a study that has a trial and samples."""
+    with engine.begin() as connection:
+        command.upgrade(migrate.alembic_config(connection), "0001")
+        connection.execute(insert(schema.study).values(**_study_values()))
+        connection.exec_driver_sql(
+            "INSERT INTO autotune_trial (study_id, number, state, phase, fidelity, candidate, "
+            "started_at, told) VALUES (1, 0, 'complete', 'search', 'restart', '{}', 'then', 1)"
+        )
+        connection.exec_driver_sql("INSERT INTO autotune_sample VALUES (1, 0, 'sent_s', x'00')")
+
+
+def test_the_first_schema_is_upgraded_by_who_writes(
+    url: str, engine: Engine, tmp_path: Path
+) -> None:
+    _as_first_released(engine)
+    before = _sql(tmp_path / "study.db")
+    with open_repository(url) as repository:
+        assert [trial.number for trial in repository.trials(1)] == [0]
+    after = _sql(tmp_path / "study.db")
+    assert before.items() <= after.items()
+    assert "autotune_lease" in after.keys() - before.keys()
+    with engine.connect() as connection:
+        assert migrate.stored_revision(connection) == schema.HEAD_REVISION
+        assert _differences(connection) == []
+
+
+def test_the_first_schema_is_read_as_it_is(url: str, engine: Engine, tmp_path: Path) -> None:
+    _as_first_released(engine)
+    before = (tmp_path / "study.db").read_bytes()
+    with open_repository(url, create=False) as repository:
+        assert [trial.number for trial in repository.trials(1)] == [0]
+    assert (tmp_path / "study.db").read_bytes() == before
 
 
 def test_a_failed_upgrade_leaves_the_old_schema(
@@ -115,7 +152,7 @@ def test_a_failed_upgrade_leaves_the_old_schema(
 ) -> None:
     engine = open_database(url)
     before = _sql(tmp_path / "study.db")
-    migrations = _second_revision(tmp_path, monkeypatch, broken=True)
+    migrations = _next_revision(tmp_path, monkeypatch, broken=True)
     with pytest.raises(Exception, match="autotune_nowhere"):
         migrate.ensure_schema(engine, migrations=migrations)
     engine.dispose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 
 from autotune import lease, tuning
 from autotune.candidates.lattice import cell_key
+from autotune.cli.exit_codes import exit_code_of
 from storage import sqlite
-from storage.errors import StorageUnavailable
+from storage.errors import LeaseTaken, StorageUnavailable
+from storage.events import read_events
+from storage.owner import Owner
 from storage.records import TrialRecord
 from storage.repository import open_repository
+from storage.schema import lease as lease_table
 from storage.study import close_optuna_study, open_optuna_study
 from tests.autotune.study.scripted import (
     DESCRIPTION,
@@ -23,6 +28,7 @@ from tests.autotune.study.scripted import (
     small_trace,
 )
 from tests.autotune.test_tuning import Told
+from tests.storage.lease_contract import dead_process
 from tests.storage.locker import lock, locked
 
 pytestmark = pytest.mark.wire
@@ -152,3 +158,44 @@ def test_a_trial_marked_as_interrupted_meanwhile_is_told_anew(night: Night) -> N
     states = [row.state for row in night.rows()]
     assert states == ["complete", "interrupted", *["complete"] * (TRIALS - 1)]
     assert night.told() == ["FAIL" if each == "interrupted" else "COMPLETE" for each in states]
+
+
+def replace_owner(url: str, holder: Owner) -> None:
+    """Have another take the study over, as it does of one that was not heard of."""
+    with open_repository(url) as repository, repository.writing() as connection:
+        connection.execute(lease_table.update().values(**asdict(holder)))
+
+
+def test_a_study_taken_over_meanwhile_is_left_as_it_is(night: Night) -> None:
+    def lose(replays: int) -> None:
+        if replays == 2:
+            replace_owner(night.url, replace(dead_process(), host="far", machine="another"))
+
+    night.engines.hook = lose
+    with pytest.raises(LeaseTaken, match="was taken over by process .* on far") as caught:
+        night.tune()
+    assert exit_code_of(caught.value) == 75
+    assert [row.state for row in night.rows()] == ["complete", "running"]
+    night.engines = Hooked()
+    with pytest.raises(LeaseTaken, match="is in use by process .* on far since") as second:
+        night.tune()
+    assert exit_code_of(second.value) == 75
+    assert night.engines.plans == []
+
+
+def test_the_study_of_a_killed_controller_goes_on_at_once_and_says_so(night: Night) -> None:
+    def lose(replays: int) -> None:
+        if replays == 2:
+            replace_owner(night.url, dead_process())
+            raise KeyboardInterrupt
+
+    night.engines.hook = lose
+    with pytest.raises(KeyboardInterrupt):
+        night.tune()
+    night.engines = Hooked()
+    said = night.tune()
+    assert [line for line in said if "it runs no more" in line][0].startswith(
+        "took over study 'night' from process "
+    )
+    (taken,) = [each for each in read_events(night.url, 1) if each.kind == "taken_over"]
+    assert taken.detail["why"] == "it runs no more"
