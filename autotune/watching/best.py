@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from autotune.study.costs import Cell
+from autotune.study.costs import RATE, UTILIZATION, WORK_COST, Cell
 from autotune.study.judgement import Judgement
 
 
@@ -27,13 +27,15 @@ def unconfirmed_json(judgement: Judgement) -> dict[str, Any] | None:
 def cell_json(judgement: Judgement, cell: Cell) -> dict[str, Any]:
     """Return a candidate with its trials and the metrics that the budget names.
 
-    Without a budget, its objectives.
+    Without a budget, those that are scored.
     """
     named = dict.fromkeys(limit.key for limit in judgement.budget.limits)
+    work = UTILIZATION if UTILIZATION in cell.metrics else RATE
+    scored = [work if name == WORK_COST else name for name in judgement.names]
     return {
         "candidate": dict(cell.candidate),
         "trials": list(cell.numbers),
-        "metrics": {key: finite(cell.metrics.get(key)) for key in named or judgement.names},
+        "metrics": {key: finite(cell.metrics.get(key)) for key in named or scored},
     }
 
 

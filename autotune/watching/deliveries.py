@@ -121,8 +121,13 @@ class Webhook:
         self._socket: socket.socket | None = None
 
     def deliver(self, message: str) -> None:
-        connection = self._connection()
-        alarm = threading.Timer(self._limit_s, self.give_up)
+        connection, late = self._connection(), threading.Event()
+
+        def cut() -> None:
+            late.set()
+            self.give_up()
+
+        alarm = threading.Timer(self._limit_s, cut)
         alarm.daemon = True
         alarm.start()
         try:
@@ -132,7 +137,7 @@ class Webhook:
                 connection.request("POST", self._target(), message.encode(), self._headers())
                 status = connection.getresponse().status
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise DeliveryFailed(f"{self._shown}: {self._reason(error, alarm)}") from error
+            raise DeliveryFailed(f"{self._shown}: {self._reason(error, late)}") from error
         finally:
             self._socket = None
             alarm.cancel()
@@ -169,8 +174,8 @@ class Webhook:
             headers["Authorization"] = f"Basic {b64encode(both.encode()).decode()}"
         return headers
 
-    def _reason(self, error: Exception, alarm: threading.Timer) -> str:
-        if isinstance(error, TimeoutError) or not alarm.is_alive():
+    def _reason(self, error: Exception, late: threading.Event) -> str:
+        if isinstance(error, TimeoutError) or late.is_set():
             return f"no answer within {self._limit_s:.0f} s"
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"its certificate is not accepted: {error.verify_message}"
