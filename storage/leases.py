@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -34,6 +34,9 @@ from storage.transactions import Transactions
 HEARTBEAT_S: Final = 10.0
 EXPIRY_S: Final = 60.0
 _AFTER_FAULT_S: Final = 1.0
+_ours: Final[set[str]] = set()
+"""Owners in this process; one that could not give its lease back is no longer among them."""
+
 _LONGEST_BEAT_S: Final = 6.0
 """How long a heartbeat is waited for in the end: a little more than one tries a locked file."""
 
@@ -116,6 +119,7 @@ def held_lease(
         StorageUnavailable: The database cannot be used.
     """
     held = database.steadily(lambda: _taken(database, resource, what, expiry_s))
+    _ours.add(held.owner.owner)
     stop = threading.Event()
     beats = threading.Thread(
         target=_beat, args=(database, held, heartbeat_s, stop), name="lease", daemon=True
@@ -126,6 +130,7 @@ def held_lease(
         yield held
     finally:
         database.fence = None
+        _ours.discard(held.owner.owner)
         stop.set()
         beats.join(_LONGEST_BEAT_S)
         # Who finds it later sees that we are gone, or waits until it expires.
@@ -170,7 +175,8 @@ def row_of(owner: Owner, *, since: str, now_s: float, expiry_s: float) -> dict[s
 def _predecessor(row: Row[Any], now_s: float) -> Predecessor | None:
     """Return whose lease this was if it may be taken, else None."""
     holder = Owner(row.owner, row.host, row.machine, row.pid, row.started_ticks)
-    if holder.is_gone:
+    given_up = replace(holder, owner="") == replace(Owner.myself(), owner="")
+    if holder.is_gone or (given_up and row.owner not in _ours):
         why = "it runs no more"
     elif now_s >= row.expiry_s:
         why = f"it has not been heard of for {now_s - row.heartbeat_s:.0f} s"

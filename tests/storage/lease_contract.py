@@ -77,6 +77,15 @@ class LeaseContract:
             assert "last heard of 0 s ago" in caught.value.hint
         assert rows(repository) == []
 
+    def test_a_lease_that_could_not_be_given_back_is_taken_by_the_same_process(
+        self, repository: Repository
+    ) -> None:
+        with held_by(repository) as first:
+            pass
+        insert_row(repository, first.owner)
+        with held_by(repository) as held:
+            assert held.predecessor is not None
+
     @pytest.mark.parametrize("reused", [True, False])
     def test_of_a_process_that_is_gone_here_it_is_taken_at_once(
         self, repository: Repository, reused: bool

@@ -172,12 +172,12 @@ def test_a_study_taken_over_meanwhile_is_left_as_it_is(night: Night) -> None:
             replace_owner(night.url, replace(dead_process(), host="far", machine="another"))
 
     night.engines.hook = lose
-    with pytest.raises(LeaseTaken, match="was taken over by process .* on far") as caught:
+    with pytest.raises(LeaseTaken, match=r"was taken over by process .* on far") as caught:
         night.tune()
     assert exit_code_of(caught.value) == 75
     assert [row.state for row in night.rows()] == ["complete", "running"]
     night.engines = Hooked()
-    with pytest.raises(LeaseTaken, match="is in use by process .* on far since") as second:
+    with pytest.raises(LeaseTaken, match=r"is in use by process .* on far since") as second:
         night.tune()
     assert exit_code_of(second.value) == 75
     assert night.engines.plans == []
@@ -194,8 +194,7 @@ def test_the_study_of_a_killed_controller_goes_on_at_once_and_says_so(night: Nig
         night.tune()
     night.engines = Hooked()
     said = night.tune()
-    assert [line for line in said if "it runs no more" in line][0].startswith(
-        "took over study 'night' from process "
-    )
+    (line,) = [line for line in said if "it runs no more" in line]
+    assert line.startswith("took over study 'night' from process ")
     (taken,) = [each for each in read_events(night.url, 1) if each.kind == "taken_over"]
     assert taken.detail["why"] == "it runs no more"
