@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
@@ -25,6 +28,7 @@ from pydantic import (
 
 from autotune.endpoint_settings import EndpointSettings, Seconds, parse_endpoints
 from autotune.errors import UsageError, in_plain_words
+from autotune.moments import parse_moment, seconds_in
 from autotune.user_files import read_small
 from objectives.errors import nearest
 
@@ -35,6 +39,9 @@ TooLong = Literal["error", "skip", "truncate"]
 """What becomes of requests longer than ``max_model_len``."""
 Fidelity = Literal["auto", "restart"]
 """Whether the search may change limits on a running engine where vLLM allows it."""
+
+LogFormat = Literal["text", "json"]
+"""Of the lines of a log file."""
 
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
@@ -56,6 +63,10 @@ _MOST_LOAD = 100
 _PERCENTAGE = re.compile(r"(\d{1,2}(?:\.\d{1,3})?) ?%", re.ASCII)
 _HELD_OUT = (1.0, 50.0)
 """Percent of a window, the least and the most."""
+
+_TIMEOUTS = "90m or 8h"
+_MOST_SECONDS = 366 * 86_400.0
+_MINUTES_A_DAY = 24 * 60
 
 REAL = "vllm"
 SIMULATED = "sim:"
@@ -87,6 +98,9 @@ class TuneSettings(BaseModel):
         knobs: further engine arguments to search, each with its values.
         tile: quanta of the two limits, tokens and sequences.
         trials: how many trials the study has in the end.
+        timeout: how long a run may take from its start, ``8h``; None for as long as it takes.
+        until: local time by which a run is over, ``07:00`` for the next such moment or
+            ``2026-12-01T07:00``; None for none. Of both the earlier counts.
         fidelity: ``auto`` searches on a running engine where its limits can be changed, and
             confirms by restarts; ``restart`` starts an engine for every trial.
         calibrate: whether a new study first measures step times, from which its ladders are
@@ -98,6 +112,15 @@ class TuneSettings(BaseModel):
         storage: database URL; None for the default.
         study_name: None for a name made of model and trace.
         log_folder: where the engines' output goes.
+        status_file: where the study says how far it is; None for ``status.json`` in its own folder
+            within ``log_folder``.
+        log_file: what the study says is written there too; None for nowhere.
+        log_format: of its lines.
+        log_rotate_bytes: size beyond which it is moved away and begun anew.
+        log_keep: how many of those moved away are kept.
+        notify: a command that is run at events, without a shell; None for none.
+        notify_url: an http or https URL that events are posted to; None for none. May hold a
+            secret.
         start_timeout_s: longest time an engine may take to come up.
         silence_timeout_s: longest time without a token while requests wait.
         settle_timeout_s: longest time until what an engine held has been given back.
@@ -124,6 +147,8 @@ class TuneSettings(BaseModel):
     knobs: dict[str, list[Value]] = Field(default_factory=dict)
     tile: str = "128,8"
     trials: int = Field(default=24, ge=1, le=10_000)
+    timeout: str | None = None
+    until: str | None = None
     fidelity: Fidelity = "auto"
     calibrate: bool = True
     warmup_s: Seconds = Field(default=10.0, ge=0.0, le=86_400.0)
@@ -131,6 +156,13 @@ class TuneSettings(BaseModel):
     storage: str | None = None
     study_name: str | None = Field(default=None, min_length=1, max_length=1000)
     log_folder: Path = Path("autotune-logs")
+    status_file: Path | None = None
+    log_file: Path | None = None
+    log_format: LogFormat = "text"
+    log_rotate_bytes: int = Field(default=10_000_000, ge=1_000)
+    log_keep: int = Field(default=5, ge=1, le=1_000)
+    notify: str | None = None
+    notify_url: str | None = Field(default=None, repr=False)
     start_timeout_s: Seconds = Field(default=1800.0, gt=0.0)
     silence_timeout_s: Seconds = Field(default=120.0, gt=0.0)
     settle_timeout_s: Seconds = Field(default=60.0, gt=0.0)
@@ -177,7 +209,30 @@ class TuneSettings(BaseModel):
             raise ValueError("must name a folder; `.` is the current one")
         return folder
 
-    @field_validator("model", "trace", "storage", "log_folder", "engine")
+    @field_validator("status_file", "log_file", mode="before")
+    @classmethod
+    def _a_file(cls, path: object) -> object:
+        if path == "":
+            raise ValueError("must name a file")
+        return path
+
+    @field_validator("notify")
+    @classmethod
+    def _a_command(cls, command: str | None) -> str | None:
+        if command is not None and not words_of_command(command):
+            raise ValueError("must name a command, quoted as for a shell")
+        return command
+
+    @field_validator("notify_url")
+    @classmethod
+    def _a_webhook(cls, url: str | None) -> str | None:
+        if url is not None and not is_webhook(url):
+            raise ValueError("must be an http or https URL")
+        return url
+
+    @field_validator(
+        "model", "trace", "storage", "log_folder", "status_file", "log_file", "engine"
+    )
     @classmethod
     def _one_line(cls, place: str | Path | None) -> str | Path | None:
         # YAML's escapes can write what no file and no database has in its name.
@@ -208,6 +263,29 @@ class TuneSettings(BaseModel):
         if found is None or not least <= float(found[1]) <= most:
             raise ValueError(f"must be a percentage from {least:g}% to {most:g}%, such as 20%")
         return f"{float(found[1]):g}%"
+
+    @field_validator("timeout", mode="before")
+    @classmethod
+    def _a_duration(cls, given: object) -> str | None:
+        if given is None:
+            return None
+        text = "" if isinstance(given, bool) else str(given).strip()
+        seconds = seconds_in(text)
+        if seconds is None or not 0 < seconds <= _MOST_SECONDS:
+            raise ValueError(f"must be a length of time, at most a year, such as {_TIMEOUTS}")
+        return text
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _a_moment(cls, given: object) -> str | None:
+        if given is None:
+            return None
+        if isinstance(given, int) and 0 <= given < _MINUTES_A_DAY:
+            # YAML reads 22:30 as a number of base 60, and 07:00 as a text.
+            given = f"{given // 60:02}:{given % 60:02}"
+        text = given.isoformat() if isinstance(given, date) else str(given).strip()
+        parse_moment(text)
+        return text
 
     @field_validator("lease_expiry_s")
     @classmethod
@@ -262,6 +340,25 @@ class TuneSettings(BaseModel):
             if name in _LIMITS and not all(_is_limit(value) for value in values):
                 raise ValueError(f"knob {name} takes whole numbers from 1 to {_MAX_LIMIT}")
         return knobs
+
+
+def words_of_command(command: str) -> list[str]:
+    """Return a command as a shell would split it, nothing if it cannot be split."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return []
+
+
+def is_webhook(url: str) -> bool:
+    """Whether messages can be posted to a URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = url.isascii() and url.isprintable() and " " not in url
+    return plain and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 def _is_limit(value: object) -> bool:

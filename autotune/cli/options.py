@@ -131,6 +131,70 @@ SettleTimeout = Annotated[
 MaxFailures = Annotated[
     int | None, typer.Option(help="Of one class, before giving up. [default: 5]")
 ]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        help="Time that this run may take: 90m, 8h. It confirms and ends by then, and the same "
+        "command goes on. [default: none]",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        help="The same as a moment: the next 07:00 of the local clock, or 2026-12-01T07:00. Of "
+        "both the earlier counts. [default: none]",
+        show_default=False,
+    ),
+]
+
+
+class LogFormatName(StrEnum):
+    """``autotune.settings.LogFormat``, named here so that help stays light."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+# Who learns of a study that nobody sits before.
+StatusPath = Annotated[
+    str | None,
+    typer.Option(
+        "--status-file",
+        help="Where the study says how far it is. [default: status.json in its folder of logs]",
+        metavar="PATH",
+        show_default=False,
+    ),
+]
+LogPath = Annotated[
+    str | None,
+    typer.Option(
+        "--log-file",
+        help="Write what is said on stderr there too, with the time; rotated. [default: nowhere]",
+        metavar="PATH",
+        show_default=False,
+    ),
+]
+LogLines = Annotated[
+    LogFormatName | None, typer.Option("--log-format", help="Of that file. [default: text]")
+]
+Notify = Annotated[
+    str | None,
+    typer.Option(
+        help="Command to run, without a shell, at the first candidate that keeps the budget and "
+        "at the end; the event is JSON on its stdin. [default: none]",
+        metavar="COMMAND",
+        show_default=False,
+    ),
+]
+NotifyUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="URL to post the same to. [default: AUTOTUNE_NOTIFY_URL, or none]",
+        metavar="URL",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(

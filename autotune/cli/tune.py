@@ -16,14 +16,21 @@ from autotune.cli.options import (
     Format,
     Holdout,
     LoadOrAuto,
+    LogLines,
+    LogPath,
     MaxFailures,
+    Notify,
+    NotifyUrl,
     OutputFormat,
     SettleTimeout,
     SilenceTimeout,
     StartTimeout,
+    StatusPath,
     Storage,
     Tile,
+    Timeout,
     TooLong,
+    Until,
     Warmup,
     Window,
     folder_of,
@@ -71,6 +78,8 @@ def tune(
         int | None,
         typer.Option(help="Finished trials in all, resumed ones included. [default: 24]"),
     ] = None,
+    timeout: Timeout = None,
+    until: Until = None,
     fidelity: Fidelity = None,
     calibrate: Calibrate = None,
     warmup_s: Warmup = None,
@@ -87,6 +96,11 @@ def tune(
             metavar="PATH",
         ),
     ] = None,
+    status_file: StatusPath = None,
+    log_file: LogPath = None,
+    log_format: LogLines = None,
+    notify: Notify = None,
+    notify_url: NotifyUrl = None,
     start_timeout_s: StartTimeout = None,
     silence_timeout_s: SilenceTimeout = None,
     settle_timeout_s: SettleTimeout = None,
@@ -116,6 +130,8 @@ def tune(
             "knobs": parse_knobs(knob) if knob else None,
             "tile": tile,
             "trials": trials,
+            "timeout": timeout,
+            "until": until,
             "fidelity": fidelity,
             "calibrate": calibrate,
             "warmup_s": warmup_s,
@@ -123,6 +139,11 @@ def tune(
             "storage": storage,
             "study_name": study_name,
             "log_folder": log_folder,
+            "status_file": status_file,
+            "log_file": log_file,
+            "log_format": log_format,
+            "notify": notify,
+            "notify_url": notify_url,
             "start_timeout_s": start_timeout_s,
             "silence_timeout_s": silence_timeout_s,
             "settle_timeout_s": settle_timeout_s,
@@ -139,18 +160,20 @@ def _run(settings: TuneSettings, output_format: OutputFormat) -> None:
     """Run the study, then print what it found."""
     import os
 
+    from autotune.cli.followed import followed
     from autotune.cli.signals import Interrupted
-    from autotune.cli.watch import ScreenWatcher
     from autotune.tuning import run_study
 
     try:
-        with ScreenWatcher() as watcher:
-            ended = run_study(settings, watcher, environ=os.environ)
+        with followed(settings, environ=os.environ) as following:
+            ended = run_study(settings, following.watcher, environ=os.environ)
+            found = ended.judgement is not None and ended.judgement.chosen is not None
+            following.exit_code = 0 if found else 3
     except Interrupted as interruption:
         interruption.add_note("the same command goes on from here")
         raise
     _print(settings, output_format, ended.simulations)
-    if ended.judgement is None or ended.judgement.chosen is None:
+    if not found:
         raise typer.Exit(3)
 
 

@@ -116,6 +116,8 @@ class StudyProgress(Listener):
         self._head["simulated"] = simulated_by(study)
         self._ended = [row for row in trials if row.state != "running"]
         self._total = int(study.spec["trials"])
+        # The calibration is over.
+        self._phase, self._work = PREPARING, None
         self.first_feasible = next(filter(self._keeps_budget, self._ended), None)
 
     def judging(self, judge: Callable[[], Judgement | None]) -> None:

@@ -56,6 +56,9 @@ class Idle:
     def run(self) -> None:
         return None
 
+    def judge(self) -> None:
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Study:
