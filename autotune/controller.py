@@ -17,12 +17,15 @@ from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import open_log
 from autotune.errors import EnvironmentFault, TooManyFailures
 from autotune.study.costs import Fidelity
+from autotune.study.deadline import ClockWatch, DeadlinePassed, too_short
 from autotune.study.earned import Earned, earn, engine_json
+from autotune.study.ending import ended_json
 from autotune.study.job import Job
 from autotune.study.judgement import Judgement, judge, verdict_json
 from autotune.study.outcomes import Yardstick
 from autotune.study.plan import (
     GIVEN_UP_AFTER,
+    EndedBy,
     Plan,
     Step,
     failures_in_a_row,
@@ -36,6 +39,7 @@ from autotune.study.sampler import UntestedCellSampler, ask
 from autotune.study.screen import Screen, Simulations
 from autotune.study.stage import Stage
 from autotune.study.standing import Judged
+from autotune.study.timekeeper import Timekeeper
 from objectives.steps import Steps
 from storage.keeping import Keeper
 from storage.records import Outcome, TrialFailure, TrialRecord
@@ -75,6 +79,8 @@ class Controller:
         log_folder: one engine log a trial goes here.
         pause: waits for some seconds.
         now: the time of day, by which a study that goes on knows how long it stood.
+        timekeeper: of the deadline, None without one.
+        clocks: watched for jumps of the time of day.
     """
 
     def __init__(
@@ -90,6 +96,8 @@ class Controller:
         log_folder: Path,
         pause: Callable[[float], None] = time.sleep,
         now: Callable[[], datetime] = utc_now,
+        timekeeper: Timekeeper | None = None,
+        clocks: ClockWatch | None = None,
     ) -> None:
         self._job = job
         self._study_id = study_id
@@ -102,6 +110,8 @@ class Controller:
         self._keeper = Keeper(repository, study_id, log_folder, watcher.say)
         self._begun: tuple[TrialRecord, ...] = ()
         self._now = now
+        self._timekeeper = timekeeper
+        self._clocks = clocks or ClockWatch()
         self._yardstick = Yardstick.of(job)
         lattice = job.lattice
         self._screen = Screen.of(job, self._yardstick, self._samples, say=watcher.say)
@@ -116,6 +126,7 @@ class Controller:
             standing=self._standing,
             live=job.live,
             screen=self._screen,
+            timing=timekeeper,
         )
         optuna_study.sampler = UntestedCellSampler(
             lattice,
@@ -129,19 +140,23 @@ class Controller:
         Raises:
             TooManyFailures: failures of one class came too often in a row.
             EnvironmentFault: the baseline does not run on this machine.
+            UsageError: there is no time for any trial of those that are still to run.
         """
         reconcile(self._optuna, self._repository, self._study_id)
         self._recall()
+        self._refuse_if_too_short()
         while (step := self._plan.next_step(self._rows())) is not None:
             number = self._begin(step)
             try:
                 result = self._measure(number)
             except TrialFailed as outcome:
                 self._store_failure(outcome.failure)
+            except DeadlinePassed as passed:
+                self._store_cut(passed)
             else:
                 self._store(result)
             tell_stored(self._optuna, self._repository, self._study_id, number)
-            self._watcher.finished(self._repository.trial(self._study_id, number))
+            self._end(self._repository.trial(self._study_id, number))
             self._give_up_if_hopeless()
         self._stage.clear()
         return self._conclude()
@@ -256,17 +271,52 @@ class Controller:
                 f"the last with {failure.failure_class}: {failure.evidence}"
             )
 
+    def _store_cut(self, passed: DeadlinePassed) -> None:
+        """Mark a trial as interrupted that the deadline has caught; it is run again some time."""
+        self._stage.kill()
+        self._repository.interrupt_running(self._study_id)
+        self._watcher.say(f"this trial does not count: {passed.message}")
+
+    def _end(self, row: TrialRecord) -> None:
+        """Tell of a trial that has ended, and look at the clocks."""
+        self._watcher.finished(row)
+        if self._timekeeper is not None:
+            self._timekeeper.ended(row)
+        jump_s = self._clocks.jump_s()
+        if jump_s is not None:
+            self._repository.add_event(self._study_id, "clock_jump", {"seconds": jump_s})
+            self._watcher.say(
+                f"the time of day has jumped by {jump_s:+.0f} s; no time here is counted by it"
+            )
+
+    def _refuse_if_too_short(self) -> None:
+        """Refuse to run where the deadline leaves no time for anything.
+
+        Raises:
+            UsageError: it leaves none, and something is still to be measured.
+        """
+        rows, timing = self._rows(), self._timekeeper
+        step = self._plan.wanted(rows)
+        if timing is None or step is None or self._plan.next_step(rows) is not None:
+            return
+        raise too_short(timing.deadline, self._plan.needed_s(timing, step, rows))
+
     def _conclude(self) -> Judgement | None:
         judgement = self.judge()
-        verdict = None if judgement is None else verdict_json(judgement)
+        verdict = None
+        if judgement is not None:
+            rows = self._rows()
+            by = self.ended_by
+            missing = self._plan.unconfirmed(rows) if by == "deadline" else 0
+            verdict = {**verdict_json(judgement), **ended_json(by, confirmations=missing)}
         self._repository.set_verdict(self._study_id, verdict)
         self._repository.set_state(self._study_id, "finished")
         return judgement
 
     @property
-    def settled(self) -> bool:
-        """Whether forecasts expect nothing better of what was not tried."""
-        return self._plan.settled(self._rows())
+    def ended_by(self) -> EndedBy:
+        """Why no further trial is run."""
+        return self._plan.ended_by(self._rows())
 
     @property
     def simulations(self) -> Simulations | None:

@@ -18,8 +18,10 @@ from autotune.settings import TuneSettings
 from autotune.simulated.engines import SimulatedEngines
 from autotune.simulated.profile import name_in
 from autotune.study.beginning import first_job, searches_live
+from autotune.study.deadline import Deadline, Due, boot_time, deadline_line, due
 from autotune.study.earlier import Earlier, check_storage, earlier_study
 from autotune.study.edge_load import at_edge, known_load
+from autotune.study.ending import leave_out_replays
 from autotune.study.engines import AnyEngines
 from autotune.study.holdout import confirm_on_held, held_spec
 from autotune.study.job import Job, make_job
@@ -27,7 +29,7 @@ from autotune.study.judgement import Judgement
 from autotune.study.knobs import check_knobs
 from autotune.study.outcomes import Yardstick
 from autotune.study.outlook import outlook
-from autotune.study.plan import finished_trials
+from autotune.study.plan import EndedBy, finished_trials
 from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
 from autotune.study.screen import Simulations
@@ -46,6 +48,7 @@ from autotune.study.session import (
 )
 from autotune.study.stage import Stage
 from autotune.study.stored import marked_when_cut_short, open_stored
+from autotune.study.timekeeper import Timekeeper, check_enough, known_start_s
 from objectives.classes import classes_text
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
@@ -54,11 +57,32 @@ from storage.repository import Repository
 from storage.rows import check_fingerprint
 from storage.study import rebuild_if_stale
 
+_REASONS: Mapping[EndedBy, str] = {
+    "deadline": "there is no time for another trial by the deadline",
+    "settled": "no candidate that was not tried is expected to be better",
+    "exhausted": "no untested candidate is left",
+}
+
+
+_ALIVE_EVERY_S = 1.0
+
 
 class TalkingWatcher(Watcher, Protocol):
     """A watcher that is also told in words what happens between trials."""
 
+    def leased(self) -> None:
+        """Take note that the study is ours from now on."""
+
+    def due(self, left_s: float) -> None:
+        """Take note of a deadline, so many seconds from now."""
+
     def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None: ...
+
+    def judging(self, judge: Callable[[], Judgement | None]) -> None:
+        """Take note of who can be asked for the verdict so far."""
+
+    def alive(self) -> None:
+        """Take note that the study goes on; called by what makes progress, or waits for some."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +107,7 @@ def run_study(
         AutotuneError, ObjectiveError, StorageError: with a message and a hint.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    begun_s, limit = boot_time(), due(settings, environ, time.time())
     url, name = _checked_place(settings, environ)
     settings = known_load(settings, earlier_study(url, name))
     given = read_traffic(settings)
@@ -90,8 +115,10 @@ def run_study(
         watcher.say(sentence)
     with ExitStack() as stack:
         stack.enter_context(lease(study_lock(url, name), f"study {name!r}"))
+        watcher.leased()
         end_earlier_runs(watcher.say)
         supervisor = stack.enter_context(open_supervisor(settings, name))
+        deadline = _deadline(limit, begun_s, supervisor, watcher)
         watcher.say(question(settings))
         described = describe_engine(settings, supervisor)
         traffic = fit_traffic(given, settings, described.info.max_model_len)
@@ -110,6 +137,7 @@ def run_study(
         repository = stored.repository
         stage = Stage(supervisor)
         if earlier is None:
+            check_enough(deadline, job, start_s=known_start_s(supervisor))
             job = first_job(job, described, stage, supervisor, listener=watcher, name=name)
             job = at_edge(job, described, stage.info, watcher.say)
         if job.classes:
@@ -123,7 +151,10 @@ def run_study(
         stored.settle(record.id, folder, watcher.say)
         _judge_again(job, repository, record, earlier, watcher)
         watcher.opened(record, repository.trials(record.id))
-        pause = supervisor.wait if isinstance(supervisor, SimulatedEngines) else time.sleep
+        timekeeper = Timekeeper.of(deadline, job, stage, start_s=known_start_s(supervisor))
+        pause = (
+            supervisor.wait if isinstance(supervisor, SimulatedEngines) else _pause(watcher.alive)
+        )
         with marked_when_cut_short(repository, record.id, supervisor):
             controller = Controller(
                 job=job,
@@ -135,19 +166,12 @@ def run_study(
                 watcher=watcher,
                 log_folder=folder,
                 pause=pause,
+                timekeeper=timekeeper,
             )
+            watcher.judging(controller.judge)
             judgement = controller.run()
-            finished = finished_trials(repository.trials(record.id))
-            if finished < settings.trials:
-                reason = (
-                    "no candidate that was not tried is expected to be better"
-                    if controller.settled
-                    else "no untested candidate is left"
-                )
-                watcher.say(
-                    f"{reason}: the study ends with {finished} of {settings.trials} trials"
-                )
-            confirm_on_held(
+            _say_if_early(controller, repository.trials(record.id), settings, watcher)
+            left_out = confirm_on_held(
                 job,
                 judgement,
                 record=record,
@@ -157,8 +181,22 @@ def run_study(
                 follower=watcher,
                 log_folder=folder,
                 pause=pause,
+                timekeeper=timekeeper,
             )
+            leave_out_replays(repository, record.name, left_out)
             return Ended(judgement, controller.simulations)
+
+
+def _pause(alive: Callable[[], None]) -> Callable[[float], None]:
+    """Return what waits for some seconds, and tells that it does."""
+
+    def pause(seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _ALIVE_EVERY_S))
+            alive()
+
+    return pause
 
 
 def plan_study(
@@ -190,6 +228,47 @@ def plan_study(
     profile = job.simulated_by
     simulated = {} if profile is None else {"simulated": name_in(profile)}
     return {"study": study, **simulated, **outlook(job)}
+
+
+def _deadline(
+    limit: Due | None, begun_s: float, supervisor: AnyEngines, watcher: TalkingWatcher
+) -> Deadline | None:
+    """Return the deadline on the clock that the engines go by, and have it end their work.
+
+    The watcher is told of it, and that engines are at work; what is simulated does neither by
+    the time of day.
+    """
+    if isinstance(supervisor, SimulatedEngines):
+        if limit is None:
+            return None
+        on_paper = limit.by(supervisor.clock, supervisor.clock())
+        supervisor.pulse = on_paper.check
+        watcher.say(deadline_line(on_paper, time.time(), simulated=True))
+        return on_paper
+    deadline = None if limit is None else limit.by(boot_time, begun_s)
+    if deadline is not None:
+        watcher.say(deadline_line(deadline, time.time(), simulated=False))
+        watcher.due(deadline.left_s())
+
+    def pulse() -> None:
+        if deadline is not None:
+            deadline.check()
+        watcher.alive()
+
+    supervisor.pulse = pulse
+    return deadline
+
+
+def _say_if_early(
+    controller: Controller,
+    rows: Sequence[TrialRecord],
+    settings: TuneSettings,
+    watcher: TalkingWatcher,
+) -> None:
+    """Say why a study ends with fewer trials than it may have."""
+    finished, by = finished_trials(rows), controller.ended_by
+    if by in _REASONS:
+        watcher.say(f"{_REASONS[by]}: the study ends with {finished} of {settings.trials} trials")
 
 
 def _checked_place(settings: TuneSettings, environ: Mapping[str, str]) -> tuple[str, str]:

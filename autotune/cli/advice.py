@@ -39,17 +39,25 @@ class Commands:
         tune: that which measures.
         budget: the limits to give with it that are not the study's own, None if there are none.
         simulated: whether nothing was measured, so that an export is not to be served yet.
+        out_of_time: whether the study was ended by its deadline.
     """
 
     tune: str = "the same command"
     budget: str | None = None
     simulated: bool = False
+    out_of_time: bool = False
 
     @property
     def raised(self) -> str:
-        """The one that measures, up to the number of trials."""
+        """The one that measures, with what has run out: trials, or time."""
         with_budget = "" if self.budget is None else f" --budget '{self.budget}' and"
-        return f"{self.tune} with{with_budget} --trials raised by {MORE_TRIALS}"
+        more = "more time" if self.out_of_time else f"--trials raised by {MORE_TRIALS}"
+        return f"{self.tune} with{with_budget} {more}"
+
+    @property
+    def adds(self) -> str:
+        """What that one does."""
+        return "goes on" if self.out_of_time else f"adds {MORE_TRIALS}"
 
     @property
     def export(self) -> str:
@@ -151,7 +159,7 @@ def _lines(
         yield from _loosen(judgement, trials, total, commands)
         return
     if judgement.code == "not_converged":
-        nothing_left = _nothing_left(trials, total)
+        nothing_left = _nothing_left(trials, total, commands)
         yield from _go_on(judgement, chosen, commands, nothing_left=nothing_left)
     elif judgement.code == "keep_default":
         yield "Next: nothing to change."
@@ -162,9 +170,9 @@ def _lines(
     yield from _longer_window(judgement, chosen)
 
 
-def _nothing_left(trials: Sequence[TrialRecord], total: int) -> bool:
+def _nothing_left(trials: Sequence[TrialRecord], total: int, commands: Commands) -> bool:
     """Whether a study ended before its trials were used up, so that more would not be used."""
-    return 0 < finished_trials(trials) < total
+    return 0 < finished_trials(trials) < total and not commands.out_of_time
 
 
 def _go_on(
@@ -183,7 +191,7 @@ def _go_on(
         yield f"{_NOTHING_LEFT}."
     else:
         start = "Or" if judgement.too_noisy or too_light(judgement) else "Next:"
-        yield f"{start} {commands.raised}: it keeps these trials and adds {MORE_TRIALS}."
+        yield f"{start} {commands.raised}: it keeps these trials and {commands.adds}."
     if len(judgement.cells) > 1:
         yield _take(chosen, commands)
 
@@ -234,7 +242,7 @@ def _loosen(
     first, *rest = looser_lines(judgement, trials, total) or [""]
     if not first:
         return
-    if _nothing_left(trials, total):
+    if _nothing_left(trials, total, commands):
         yield f"{_NOTHING_LEFT}."
         yield f"Next: {commands.tune} {first}" if rest else f"Or {first}"
     else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.advice import Commands, looser_lines, next_lines
 from autotune.cli.words import reasons
+from autotune.study.ending import out_of_time
 from autotune.study.plan import finished_trials
 from autotune.study.view import simulated_by
 
@@ -41,7 +42,12 @@ def verdict_and_advice(
         state=view.study.state,
         trials=view.trials,
         total=total,
-        commands=Commands(_TUNE, budget, simulated=simulated_by(view.study) is not None),
+        commands=Commands(
+            _TUNE,
+            budget,
+            simulated=simulated_by(view.study) is not None,
+            out_of_time=out_of_time(view.study),
+        ),
     )
 
 

@@ -13,10 +13,12 @@ from autotune.cli.advice import AS_GIVEN, Commands, held_back, next_lines, upper
 from autotune.cli.caveats import caveat_lines, few_requests_lines
 from autotune.cli.certainty import certainty_lines, gain_text, largest_spread
 from autotune.cli.changes import against, objective, trade
+from autotune.cli.ending_words import ending_lines
 from autotune.cli.holdout_words import holdout_words
 from autotune.cli.tables import duration, figure, joined, limits, plain_line
 from autotune.study.costs import WORK_COST
 from autotune.study.counted import censored
+from autotune.study.ending import out_of_time
 from autotune.study.plan import finished_trials
 from autotune.study.view import calibration_of, load_of, simulated_by
 from objectives.budget import margins
@@ -43,13 +45,16 @@ def study_verdict(view: StudyView) -> list[str]:
     """
     if view.judgement is None:
         return []
-    commands = Commands(simulated=simulated_by(view.study) is not None)
+    commands = Commands(
+        simulated=simulated_by(view.study) is not None, out_of_time=out_of_time(view.study)
+    )
     held = holdout_words(view, command=commands.tune)
     return [
         *few_requests_lines(int(view.study.spec["requests"])),
         *held.first,
         *reasons(view.judgement, view.trials),
         *held.then,
+        *ending_lines(view),
         *next_lines(
             view.judgement,
             state=view.study.state,

@@ -31,6 +31,11 @@ def ending_of(study: StudyRecord) -> dict[str, Any]:
     return {name: stored.get(name) for name in (ENDED_BY, LEFT_OUT)}
 
 
+def out_of_time(study: StudyRecord) -> bool:
+    """Whether a stored study has ended by its deadline."""
+    return study.state == "finished" and ending_of(study)[ENDED_BY] == "deadline"
+
+
 def leave_out_replays(repository: Repository, name: str, count: int) -> None:
     """Add to a study's verdict that no time was left for so many replays of what is held out."""
     study = repository.study(name)

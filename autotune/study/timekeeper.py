@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from autotune.candidates.live import LIVE_LIMITS
 from autotune.engine.supervisor import SWEEP_S
@@ -47,6 +47,13 @@ class Timekeeper:
         self._start_s = start_s
         self._between_s: list[float] = []
         self._since_s = deadline.clock()
+
+    @classmethod
+    def of(
+        cls, deadline: Deadline | None, job: Job, stage: Stage, *, start_s: float | None
+    ) -> Self | None:
+        """Return a timekeeper of a deadline, None without one."""
+        return None if deadline is None else cls(deadline, job, stage, start_s=start_s)
 
     def ended(self, row: TrialRecord) -> None:
         """Learn from a trial that has ended what is in none of its own times."""
@@ -164,14 +171,14 @@ def _warmup_s(job: Job) -> float:
     return 0.0 if job.settings.simulated else job.settings.warmup_s
 
 
-def check_enough(deadline: Deadline, job: Job, *, start_s: float | None) -> None:
-    """Return if a new study can measure anything by a deadline.
+def check_enough(deadline: Deadline | None, job: Job, *, start_s: float | None) -> None:
+    """Return if a new study can measure anything by a deadline, or there is none.
 
     Raises:
         UsageError: it cannot; the message says how long it takes at least.
     """
     needed_s = least_s(job, start_s=start_s)
-    if needed_s > deadline.left_s():
+    if deadline is not None and needed_s > deadline.left_s():
         raise too_short(deadline, needed_s)
 
 
