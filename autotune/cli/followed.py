@@ -53,10 +53,10 @@ def followed(settings: TuneSettings, *, environ: Mapping[str, str]) -> Iterator[
     with ExitStack() as stack:
 
         def complain(line: str) -> None:
-            screen.say(mask(line))
+            screen.say(line)
 
         log = _log(settings, mask, complain)
-        screen = ScreenWatcher(record=None if log is None else log.write)
+        screen = ScreenWatcher(record=None if log is None else log.write, mask=mask)
         stack.enter_context(screen)
         listeners: list[Listener | None] = [
             progress,

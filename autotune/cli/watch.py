@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -60,13 +61,20 @@ class _Study:
     table: TrialTable
     begun: bool = False
 
-    def left(self, trials: int, row: TrialRecord, part: str, elapsed_s: float) -> str:
-        """Return in words how long so many trials still take, ``row`` the first of them."""
+    def left(
+        self, trials: int, row: TrialRecord, part: str, elapsed_s: float, due_s: float
+    ) -> str:
+        """Return in words how long so many trials still take, ``row`` the first of them.
+
+        ``due_s`` is the time until the deadline.
+        """
         left = time_left(
             self.record, self.trials, row, to_come=trials, part=part, elapsed_s=elapsed_s
         )
         if left is None:
             return "simulated"
+        if left.seconds > due_s:
+            return f"{duration(max(0.0, due_s))} left until the deadline"
         if left.measured:
             return f"about {duration(left.seconds)} left"
         return f"about {duration(left.seconds)} and engine starts left"
@@ -119,16 +127,23 @@ class ScreenWatcher(Listener):
     Args:
         clock: seconds that only grow.
         record: is given every line too, and on a terminal those that a display stands for.
+        mask: returns a line without secrets: engines and drivers quote what they were given.
     """
 
     trouble = "its progress cannot be shown"
 
     def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, record: Recorder | None = None
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        record: Recorder | None = None,
+        mask: Callable[[str], str] = str,
     ) -> None:
         self._clock = clock
         self._record = record
+        self._mask = mask
         self._trial: int | None = None
+        self._due_at_s = math.inf
         self._console = console(cast("TextIO", TolerantStream(sys.stderr)))
         self._study: _Study | None = None
         self._running: _Running | None = None
@@ -165,12 +180,15 @@ class ScreenWatcher(Listener):
 
     def _tell(self, text: str, *, level: Level = "info", event: LogEvent = "line") -> None:
         self._pulse.postpone()
-        self._console.print(text, soft_wrap=True)
+        self._console.print(self._mask(text), soft_wrap=True)
         self._keep(text, level=level, event=event)
 
     def _keep(self, text: str, *, level: Level = "info", event: LogEvent = "line") -> None:
         if self._record is not None:
-            self._record(text, level=level, event=event, trial=self._trial)
+            self._record(self._mask(text), level=level, event=event, trial=self._trial)
+
+    def due(self, left_s: float) -> None:
+        self._due_at_s = self._clock() + left_s
 
     def opened(self, study: StudyRecord, trials: Sequence[TrialRecord]) -> None:
         """Take note of the study whose trials will follow, and of those that it has already."""
@@ -201,14 +219,14 @@ class ScreenWatcher(Listener):
             f"{limits(row.candidate)}"
         )
         to_come = total - position + 1
-        self._running = _Running(
-            label,
-            self._clock(),
-            left=lambda part, elapsed_s: study.left(to_come, row, part, elapsed_s),
-        )
+
+        def left(part: str, elapsed_s: float) -> str:
+            return study.left(to_come, row, part, elapsed_s, self._due_at_s - self._clock())
+
+        self._running = _Running(label, self._clock(), left=left)
         self._trial = row.number
         begins = "begins" if row.fidelity == "live" else "starting an engine"
-        line = f"{label}: {begins}; {study.left(to_come, row, 'start', 0.0)}"
+        line = f"{label}: {begins}; {left('start', 0.0)}"
         (self._keep if self._live.is_started else self._tell)(line, event="begun")
 
     def progress(self, body: Mapping[str, Any]) -> None:
@@ -228,9 +246,11 @@ class ScreenWatcher(Listener):
         self._trial = None
 
     def beat(self) -> None:
-        """Say in a line what runs, if anything does."""
+        """Say in a line what runs, or that nothing does just now: forecasts take their time."""
         running = self._running
-        if running is not None:
+        if running is None:
+            self.say("still at work, between measurements")
+        else:
             self.say(": ".join(filter(None, [running.label, self._now(running)])))
 
     def _stop_soon(self, line: str) -> None:

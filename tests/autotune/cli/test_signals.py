@@ -11,7 +11,7 @@ import pytest
 
 from autotune.__main__ import main as entry
 from autotune.cli import main
-from autotune.cli.signals import Interrupted, raised_signals, shown_by
+from autotune.cli.signals import Interrupted, heard_by, raised_signals, shown_by
 
 ROOT = Path(__file__).resolve().parents[3]
 SECOND = """
@@ -50,6 +50,19 @@ def test_a_signal_becomes_an_exception_with_its_exit_code(
         signal.raise_signal(signum)
     assert caught.value.exit_code == code
     assert signal.getsignal(signum) is before
+
+
+def test_who_listens_hears_of_the_first_signal_as_it_comes() -> None:
+    heard: list[str] = []
+    with pytest.raises(Interrupted), raised_signals():
+        try:
+            with heard_by(lambda: heard.append("signal")):
+                signal.raise_signal(signal.SIGTERM)
+        finally:
+            heard.append("end")
+    with pytest.raises(Interrupted), raised_signals():
+        signal.raise_signal(signal.SIGTERM)
+    assert heard == ["signal", "end"]
 
 
 def test_nothing_takes_an_interruption_for_a_failure() -> None:

@@ -11,6 +11,7 @@ import pytest
 from autotune.cli.signals import Interrupted, raised_signals
 from autotune.cli.watch import Heartbeat, ScreenWatcher
 from autotune.study.held import HeldPart, HeldReplay, HeldResult
+from autotune.watching.log_file import Level, LogEvent
 from storage.records import TrialRecord
 from tests.autotune.study.records import limits, record, study_record, with_best
 
@@ -181,6 +182,73 @@ def test_a_heartbeat_says_what_runs_and_how_long_it_takes(
         f"{label}: replay for 20 s; 4 of 9 requests; about 10 min left",
         f"{label}: engine stops; about 9 min left",
     ]
+
+
+def test_a_heartbeat_between_measurements_says_that_it_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ScreenWatcher(clock=Clock()) as watcher:
+        watcher.beat()
+    assert lines_of(capsys) == ["still at work, between measurements"]
+
+
+def test_no_study_takes_longer_than_its_deadline(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with ScreenWatcher(clock=clock) as watcher:
+        watcher.due(120.0)
+        watcher.opened(study_record(), [measured()])
+        watcher.begun(record(1, limits(256)), 2, 8)
+        clock.now_s += 50.0
+        watcher.beat()
+        watcher.begun(record(2, limits(256)), 8, 8)
+        clock.now_s += 80.0
+        watcher.beat()
+    lines = [line.rpartition("; ")[2] for line in lines_of(capsys) if line.startswith("trial ")]
+    assert lines[1:] == [
+        "2 min left until the deadline", "70 s left until the deadline",
+        "70 s left until the deadline", "0 s left until the deadline",
+    ]  # fmt: skip
+
+
+class Recorded:
+    """Keeps what is recorded beside the screen."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, int | None]] = []
+        self.texts: list[str] = []
+
+    def __call__(self, text: str, *, level: Level, event: LogEvent, trial: int | None) -> None:
+        self.lines.append((level, event, trial))
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_a_display_stands_for_is_recorded_too(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    if terminal:
+        use_terminal(monkeypatch)
+    recorded = Recorded()
+    failed = record(0, limits(512), state="failed", failure_class="hang", failure_evidence="-")
+    with ScreenWatcher(record=recorded) as watcher:
+        watcher.say("asking")
+        watcher.opened(study_record(), [])
+        watcher.begun(record(0, limits(512), phase="baseline"), 1, 8)
+        watcher.finished(failed)
+        watcher.say("goes on")
+    first, *heading, begun, row, evidence, last = recorded.lines
+    assert first == last == ("info", "line", None)
+    assert {event for _, event, _ in heading} == {"line"}
+    assert recorded.texts[-1] == "goes on"
+    assert begun == ("info", "begun", 0)
+    assert row == evidence == ("warning", "finished", 0)
+
+
+def test_nothing_secret_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = Recorded()
+    with ScreenWatcher(record=recorded, mask=lambda text: text.replace("s3cret", "***")) as shown:
+        shown.say("s3cret")
+    assert lines_of(capsys) == recorded.texts == ["***"]
 
 
 def test_what_comes_before_a_start_is_no_part_of_the_time_left(
