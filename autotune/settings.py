@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,9 @@ from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
@@ -30,6 +27,7 @@ from autotune.endpoint_settings import EndpointSettings, Seconds, parse_endpoint
 from autotune.errors import UsageError, in_plain_words
 from autotune.moments import parse_moment, seconds_in
 from autotune.user_files import read_small
+from autotune.watching_settings import WatchingSettings
 from objectives.errors import nearest
 
 Scalar = int | float | str | bool
@@ -39,9 +37,6 @@ TooLong = Literal["error", "skip", "truncate"]
 """What becomes of requests longer than ``max_model_len``."""
 Fidelity = Literal["auto", "restart"]
 """Whether the search may change limits on a running engine where vLLM allows it."""
-
-LogFormat = Literal["text", "json"]
-"""Of the lines of a log file."""
 
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 
@@ -80,7 +75,7 @@ RESERVED_ARGUMENTS: Mapping[str, str] = {
 """Engine arguments that nobody may set here, with the reason."""
 
 
-class TuneSettings(BaseModel):
+class TuneSettings(WatchingSettings):
     """All settings of ``autotune tune``; the same names stand in ``autotune.yaml``.
 
     Attributes:
@@ -112,15 +107,6 @@ class TuneSettings(BaseModel):
         storage: database URL; None for the default.
         study_name: None for a name made of model and trace.
         log_folder: where the engines' output goes.
-        status_file: where the study says how far it is; None for ``status.json`` in its own folder
-            within ``log_folder``.
-        log_file: what the study says is written there too; None for nowhere.
-        log_format: of its lines.
-        log_rotate_bytes: size beyond which it is moved away and begun anew.
-        log_keep: how many of those moved away are kept.
-        notify: a command that is run at events, without a shell; None for none.
-        notify_url: an http or https URL that events are posted to; None for none. May hold a
-            secret.
         start_timeout_s: longest time an engine may take to come up.
         silence_timeout_s: longest time without a token while requests wait.
         settle_timeout_s: longest time until what an engine held has been given back.
@@ -156,13 +142,6 @@ class TuneSettings(BaseModel):
     storage: str | None = None
     study_name: str | None = Field(default=None, min_length=1, max_length=1000)
     log_folder: Path = Path("autotune-logs")
-    status_file: Path | None = None
-    log_file: Path | None = None
-    log_format: LogFormat = "text"
-    log_rotate_bytes: int = Field(default=10_000_000, ge=1_000)
-    log_keep: int = Field(default=5, ge=1, le=1_000)
-    notify: str | None = None
-    notify_url: str | None = Field(default=None, repr=False)
     start_timeout_s: Seconds = Field(default=1800.0, gt=0.0)
     silence_timeout_s: Seconds = Field(default=120.0, gt=0.0)
     settle_timeout_s: Seconds = Field(default=60.0, gt=0.0)
@@ -209,30 +188,7 @@ class TuneSettings(BaseModel):
             raise ValueError("must name a folder; `.` is the current one")
         return folder
 
-    @field_validator("status_file", "log_file", mode="before")
-    @classmethod
-    def _a_file(cls, path: object) -> object:
-        if path == "":
-            raise ValueError("must name a file")
-        return path
-
-    @field_validator("notify")
-    @classmethod
-    def _a_command(cls, command: str | None) -> str | None:
-        if command is not None and not words_of_command(command):
-            raise ValueError("must name a command, quoted as for a shell")
-        return command
-
-    @field_validator("notify_url")
-    @classmethod
-    def _a_webhook(cls, url: str | None) -> str | None:
-        if url is not None and not is_webhook(url):
-            raise ValueError("must be an http or https URL")
-        return url
-
-    @field_validator(
-        "model", "trace", "storage", "log_folder", "status_file", "log_file", "engine"
-    )
+    @field_validator("model", "trace", "storage", "log_folder", "engine")
     @classmethod
     def _one_line(cls, place: str | Path | None) -> str | Path | None:
         # YAML's escapes can write what no file and no database has in its name.
@@ -340,25 +296,6 @@ class TuneSettings(BaseModel):
             if name in _LIMITS and not all(_is_limit(value) for value in values):
                 raise ValueError(f"knob {name} takes whole numbers from 1 to {_MAX_LIMIT}")
         return knobs
-
-
-def words_of_command(command: str) -> list[str]:
-    """Return a command as a shell would split it, nothing if it cannot be split."""
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return []
-
-
-def is_webhook(url: str) -> bool:
-    """Whether messages can be posted to a URL."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    plain = url.isascii() and url.isprintable() and " " not in url
-    return plain and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 def _is_limit(value: object) -> bool:

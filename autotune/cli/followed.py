@@ -12,7 +12,7 @@ from autotune.cli.exit_codes import exit_code_of
 from autotune.cli.signals import Interrupted, heard_by
 from autotune.cli.watch import ScreenWatcher
 from autotune.errors import AutotuneError, UsageError
-from autotune.settings import SIMULATED, TuneSettings, is_webhook, words_of_command
+from autotune.settings import SIMULATED, TuneSettings
 from autotune.study.session import log_folder, study_name
 from autotune.watching.deliveries import Command, Delivery, Webhook
 from autotune.watching.events import Announcer
@@ -24,6 +24,7 @@ from autotune.watching.secrets import Secrets
 from autotune.watching.status_file import STATUS_FILE, StatusFile
 from autotune.watching.systemd import ServiceManager
 from autotune.watching.watchers import Watchers
+from autotune.watching_settings import is_webhook, words_of_command
 from objectives.errors import ObjectiveError
 from storage.database import resolve_url
 from storage.errors import StorageError

@@ -150,7 +150,7 @@ Until = Annotated[
 
 
 class LogFormatName(StrEnum):
-    """``autotune.settings.LogFormat``, named here so that help stays light."""
+    """``autotune.watching_settings.LogFormat``, named here so that help stays light."""
 
     TEXT = "text"
     JSON = "json"

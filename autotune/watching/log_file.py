@@ -14,8 +14,8 @@ from typing import Literal
 
 from autotune.watching.listener import Ending, Listener
 from autotune.watching.progress import stamp
+from autotune.watching_settings import LogFormat
 
-LogFormat = Literal["text", "json"]
 Level = Literal["info", "warning", "error"]
 LogEvent = Literal["line", "begun", "finished", "ended"]
 """A line as any other, the ones at both ends of a trial, and those at the end of the run."""
