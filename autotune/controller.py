@@ -184,7 +184,7 @@ class Controller:
 
     def _begin(self, step: Step) -> int:
         """Draw the candidate and write its row, before anything is started."""
-        self._keeper.reserve()
+        self._keeper.prepare()
         attributes = {**(step.candidate or {}), "phase": step.phase}
         if step.rule is not None:
             attributes["rule"] = step.rule

@@ -18,7 +18,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -26,6 +25,7 @@ from pydantic import (
 from autotune.endpoint_settings import EndpointSettings, Seconds, parse_endpoints
 from autotune.errors import UsageError, in_plain_words
 from autotune.moments import parse_moment, seconds_in
+from autotune.storage_settings import StorageSettings
 from autotune.user_files import read_small
 from autotune.watching_settings import WatchingSettings
 from objectives.errors import nearest
@@ -75,7 +75,7 @@ RESERVED_ARGUMENTS: Mapping[str, str] = {
 """Engine arguments that nobody may set here, with the reason."""
 
 
-class TuneSettings(WatchingSettings):
+class TuneSettings(WatchingSettings, StorageSettings):
     """All settings of ``autotune tune``; the same names stand in ``autotune.yaml``.
 
     Attributes:
@@ -111,9 +111,6 @@ class TuneSettings(WatchingSettings):
         silence_timeout_s: longest time without a token while requests wait.
         settle_timeout_s: longest time until what an engine held has been given back.
         max_failures_in_a_row: of one class, after which the study is given up.
-        database_patience_s: how long a database that is locked or down is tried again.
-        lease_heartbeat_s: how often a controller says that it lives.
-        lease_expiry_s: after which without that its study may be taken over.
         engine: ``vllm``, or ``sim:PROFILE`` for a simulation of a measured engine, whose model
             need not be named.
         endpoints: servers that other commands of the same file name; a study uses none.
@@ -146,9 +143,6 @@ class TuneSettings(WatchingSettings):
     silence_timeout_s: Seconds = Field(default=120.0, gt=0.0)
     settle_timeout_s: Seconds = Field(default=60.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
-    database_patience_s: Seconds = Field(default=600.0, ge=0.0, le=86_400.0)
-    lease_heartbeat_s: Seconds = Field(default=10.0, gt=0.0, le=3600.0)
-    lease_expiry_s: Seconds = Field(default=60.0, gt=0.0, le=86_400.0)
     engine: str = REAL
     endpoints: dict[str, EndpointSettings] = Field(default_factory=dict)
 
@@ -242,14 +236,6 @@ class TuneSettings(WatchingSettings):
         text = given.isoformat() if isinstance(given, date) else str(given).strip()
         parse_moment(text)
         return text
-
-    @field_validator("lease_expiry_s")
-    @classmethod
-    def _heard_of_in_time(cls, expiry_s: float, info: ValidationInfo) -> float:
-        heartbeat_s = info.data.get("lease_heartbeat_s", 0.0)
-        if expiry_s < 3 * heartbeat_s:
-            raise ValueError(f"must be at least three heartbeats, {3 * heartbeat_s:g}")
-        return expiry_s
 
     @field_validator("engine_args")
     @classmethod

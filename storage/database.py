@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,12 +12,13 @@ from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from storage import migrate, schema, sqlite
+from storage.backup import back_up
 from storage.errors import StorageError, StorageUnavailable
 from storage.faults import missing_driver, translated_errors, unavailable
 from storage.masking import mask_url
 
 DEFAULT_URL: Final = "sqlite:///autotune.db"
-_OPTUNA_TABLES: Final = frozenset(("studies", "trials", "version_info"))
+OPTUNA_TABLES: Final = frozenset(("studies", "trials", "version_info"))
 _SQLITE_DRIVERS: Final = ("sqlite", "sqlite+pysqlite")
 _LIBPQ_DRIVERS: Final = ("psycopg", "psycopg2")
 _LIBPQ: Final = {
@@ -49,6 +51,8 @@ def resolve_url(option: str | None, environ: Mapping[str, str]) -> str:
 def open_database(url: str, *, create: bool = True, patient: bool = False) -> Engine:
     """Open the database and bring our tables up to date; the caller disposes of the engine.
 
+    An SQLite file is copied before tables that it holds are changed.
+
     Transactions of ``engine.execution_options(autotune_write=True)`` take SQLite's write lock
     at their start, so that what they read stays true until they commit.
 
@@ -71,7 +75,8 @@ def open_database(url: str, *, create: bool = True, patient: bool = False) -> En
     try:
         with translated_errors(url):
             if create or not _is_readable(engine, url):
-                migrate.ensure_schema(engine)
+                copied = (lambda: None) if path is None else partial(back_up, path)
+                migrate.ensure_schema(engine, before_upgrade=copied)
     except StorageError:
         engine.dispose()
         raise
@@ -228,7 +233,7 @@ def _check_tables(engine: Engine, url: str) -> Contents:
         revision = migrate.stored_revision(connection)
         if revision is not None:
             migrate.require_known(connection, revision)
-    found = Contents(ours=revision is not None, optuna=names >= _OPTUNA_TABLES)
+    found = Contents(ours=revision is not None, optuna=names >= OPTUNA_TABLES)
     if engine.dialect.name == "sqlite" and names and found == Contents():
         raise StorageUnavailable(
             f"{mask_url(url)} belongs to another program: it has tables, and neither Optuna's "

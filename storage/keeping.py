@@ -39,8 +39,8 @@ class Keeper:
         self._say = say
         self._needed = _FIRST_ROOM
 
-    def reserve(self) -> None:
-        """Make sure, before a trial begins, that there is room for what it will measure.
+    def prepare(self) -> None:
+        """Before a trial begins, reserve room for what it will measure; make a copy if due.
 
         Raises:
             StorageUnavailable: There is none, or the folder cannot be written.
@@ -55,6 +55,8 @@ class Keeper:
                 "on where this one ends.",
                 full=error.errno in (errno.ENOSPC, errno.EDQUOT),
             ) from error
+        if self._repository.backups is not None:
+            self._repository.backups.when_due()
 
     def finish(self, row: TrialRecord, **ending: Any) -> None:
         """Store what a trial left; first in a file, then in the database.
@@ -114,7 +116,9 @@ class Keeper:
     ) -> StorageUnavailable:
         message, hint = error.message, error.hint
         if error.full:
-            message = f"{message.rstrip('.')}{_room(self._repository.folder, size)}."
+            path_of_all = self._repository.path
+            place = None if path_of_all is None else path_of_all.parent
+            message = f"{message.rstrip('.')}{_room(place, size)}."
         if path is None:
             lost = f"What trial {number} measured is lost, since no file could be written"
             hint = f"{hint} {lost}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,12 @@ def stored_revision(connection: Connection) -> str | None:
     return connection.execute(select(schema.version.c.version_num)).scalar_one_or_none()
 
 
-def ensure_schema(engine: Engine, *, migrations: Path = MIGRATIONS) -> None:
+def ensure_schema(
+    engine: Engine,
+    *,
+    migrations: Path = MIGRATIONS,
+    before_upgrade: Callable[[], object] = lambda: None,
+) -> None:
     """Create our tables in a fresh database, upgrade older ones; current ones cost one SELECT.
 
     All in one transaction, so that a killed upgrade leaves the old schema. Two processes may
@@ -34,8 +40,13 @@ def ensure_schema(engine: Engine, *, migrations: Path = MIGRATIONS) -> None:
         NewerSchema: If the tables come from a later version.
     """
     with engine.connect() as connection:
-        if stored_revision(connection) == schema.HEAD_REVISION:
+        found = stored_revision(connection)
+        if found == schema.HEAD_REVISION:
             return
+        if found is not None:
+            require_known(connection, found, migrations=migrations)
+    if found is not None:
+        before_upgrade()
     with engine.execution_options(autotune_write=True).begin() as connection:
         revision = stored_revision(connection)
         if revision is None:

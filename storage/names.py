@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from typing import Final
 
@@ -9,6 +10,7 @@ from storage.codec import clean
 from storage.errors import UnusableName
 from storage.schema import MAX_NAME_LENGTH
 
+_MAX_OPTUNA_NAME: Final = 512
 _LINE_BREAKING: Final = {"Cc", "Zl", "Zp"}
 
 
@@ -47,3 +49,11 @@ def check_characters(name: str) -> None:
             "The study name holds a character that no database stores.",
             hint="Give another study name, in valid Unicode and without NUL.",
         )
+
+
+def optuna_name(name: str) -> str:
+    """Return the study's name in Optuna: the same, or its start and a hash if over 512."""
+    if len(name) <= _MAX_OPTUNA_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{name[: _MAX_OPTUNA_NAME - len(digest) - 1]}-{digest}"

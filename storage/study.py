@@ -8,7 +8,6 @@ judged anew, or Optuna's study was lost, ``rebuild_if_stale`` makes the index ag
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -29,12 +28,12 @@ from storage.database import engine_options, parse_url
 from storage.errors import StorageError, StorageUnavailable
 from storage.faults import missing_driver, translated_errors, unavailable
 from storage.masking import mask_url
+from storage.names import optuna_name
 from storage.records import Json, Outcome, TrialRecord
 from storage.repository import Repository
 
 logger = logging.getLogger(__name__)
 
-_MAX_OPTUNA_NAME: Final = 512
 _OWNER_KEY: Final = "autotune"
 _FINISHED: Final = {"complete": TrialState.COMPLETE, "fail": TrialState.FAIL}
 _storages: WeakKeyDictionary[optuna.Study, RDBStorage] = WeakKeyDictionary()
@@ -55,14 +54,6 @@ class Reconciled:
     interrupted: tuple[int, ...] = ()
     orphaned: tuple[int, ...] = ()
     cleared: tuple[int, ...] = ()
-
-
-def optuna_name(name: str) -> str:
-    """Return the study's name in Optuna: the same, or its start and a hash if over 512."""
-    if len(name) <= _MAX_OPTUNA_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{name[: _MAX_OPTUNA_NAME - len(digest) - 1]}-{digest}"
 
 
 def open_optuna_study(

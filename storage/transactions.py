@@ -12,6 +12,7 @@ from typing import Protocol, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, select
 
+from storage.backup import Backups
 from storage.errors import StorageUnavailable
 from storage.faults import translated_errors
 from storage.masking import mask_url
@@ -40,6 +41,7 @@ class Transactions:
     """One database: its connections, and what is checked whenever something is written.
 
     Attributes:
+        backups: Made between trials.
         fence: Asked within each transaction that writes, None for nothing to ask.
 
     Args:
@@ -58,6 +60,7 @@ class Transactions:
         self._clock = clock
         self._patience = patience
         self._opened: dict[int, StudyRecord] = {}
+        self.backups: Backups | None = None
         self.fence: Fence | None = None
 
     def __enter__(self) -> Self:
@@ -80,10 +83,9 @@ class Transactions:
         return self._patience
 
     @property
-    def folder(self) -> Path | None:
-        """Where the SQLite file is, None for other databases."""
-        path = file_path(self._engine.url)
-        return None if path is None else path.parent
+    def path(self) -> Path | None:
+        """The SQLite file, None for other databases."""
+        return file_path(self._engine.url)
 
     def steadily(self, work: Callable[[], R], *, mend: Callable[[], object] | None = None) -> R:
         """Return what ``work`` on the same database returns, as ``Patience.steadily`` does.

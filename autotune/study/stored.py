@@ -14,6 +14,7 @@ from autotune.settings import TuneSettings
 from autotune.study.costs import OBJECTIVES
 from autotune.study.engines import AnyEngines
 from autotune.study.session import log_folder
+from storage.backup import Backups
 from storage.errors import StorageError
 from storage.keeping import Keeper
 from storage.leases import Predecessor, held_lease, study_resource
@@ -92,6 +93,7 @@ def open_stored(
         )
         if held.predecessor is not None:
             say(held.predecessor.words(what))
+        repository.backups = Backups(repository.path, settings.backup_every_s, say)
         stack.callback(Spool(log_folder(settings, name)).release)
         yield Stored(repository, study, held.predecessor)
 

@@ -112,7 +112,7 @@ def test_an_older_database_is_upgraded_with_its_content(
     assert rows == [("kept", None)]
 
 
-def _as_first_released(engine: Engine) -> None:
+def as_first_released(engine: Engine) -> None:
     """Make a database as revision 0001 left it, with a study that has a trial and samples."""
     with engine.begin() as connection:
         command.upgrade(migrate.alembic_config(connection), "0001")
@@ -127,7 +127,7 @@ def _as_first_released(engine: Engine) -> None:
 def test_the_first_schema_is_upgraded_by_who_writes(
     url: str, engine: Engine, tmp_path: Path
 ) -> None:
-    _as_first_released(engine)
+    as_first_released(engine)
     before = _sql(tmp_path / "study.db")
     with open_repository(url) as repository:
         assert [trial.number for trial in repository.trials(1)] == [0]
@@ -140,7 +140,7 @@ def test_the_first_schema_is_upgraded_by_who_writes(
 
 
 def test_the_first_schema_is_read_as_it_is(url: str, engine: Engine, tmp_path: Path) -> None:
-    _as_first_released(engine)
+    as_first_released(engine)
     before = (tmp_path / "study.db").read_bytes()
     with open_repository(url, create=False) as repository:
         assert [trial.number for trial in repository.trials(1)] == [0]

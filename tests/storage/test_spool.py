@@ -95,7 +95,7 @@ def test_no_part_of_a_file_is_taken_for_the_whole(desk: Desk) -> None:
 
 
 def test_what_is_stored_leaves_no_file(desk: Desk) -> None:
-    desk.keeper.reserve()
+    desk.keeper.prepare()
     desk.keeper.finish(desk.row, **MEASURED)
     assert desk.files == []
     assert desk.repository.trial(desk.study.id, 0).state == "complete"
@@ -230,17 +230,17 @@ def test_without_room_for_what_it_measures_no_trial_begins(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(StorageUnavailable, match=r"on device, 16\.0 MiB are needed and") as caught:
-        desk.keeper.reserve()
+        desk.keeper.prepare()
     assert caught.value.full
 
 
 def test_room_is_reserved_and_given_back(desk: Desk) -> None:
-    desk.keeper.reserve()
+    desk.keeper.prepare()
     assert (desk.folder / "reserved.part").stat().st_size == 16 * 2**20
     path = desk.spooled()
     assert desk.files == [path.name]
     assert path.stat().st_size < 10_000
-    desk.keeper.reserve()
+    desk.keeper.prepare()
     Spool(desk.folder).release()
     Spool(desk.folder).release()
     assert desk.files == [path.name]

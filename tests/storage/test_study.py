@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 
 from storage.database import parse_url
 from storage.errors import StorageError, StorageUnavailable
+from storage.names import optuna_name
 from storage.records import Outcome, StudyRecord
 from storage.repository import Repository
 from storage.study import (
@@ -20,7 +21,6 @@ from storage.study import (
     check_optuna_study,
     close_optuna_study,
     open_optuna_study,
-    optuna_name,
     reconcile,
     tell,
     tell_stored,
