@@ -30,8 +30,10 @@ from autotune.study.knobs import check_knobs
 from autotune.study.outcomes import Yardstick
 from autotune.study.outlook import outlook
 from autotune.study.plan import EndedBy, finished_trials
+from autotune.study.preflight import check_leases, check_room, check_weights
 from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
+from autotune.study.schedule import schedule
 from autotune.study.screen import Simulations
 from autotune.study.session import (
     Traffic,
@@ -208,8 +210,10 @@ def plan_study(
 
     Raises:
         AutotuneError, ObjectiveError, StorageError: as ``run_study`` would before its first
-            engine, but for leases.
+            engine, or later for want of room or weights.
     """
+    now_s = time.time()
+    limit = due(settings, environ, now_s)
     url, name = _checked_place(settings, environ)
     settings = known_load(settings, earlier_study(url, name))
     traffic = read_traffic(settings)
@@ -223,11 +227,19 @@ def plan_study(
             check_fingerprint(earlier.study, job.fingerprint())
         for sentence in check_knobs(job, supervisor, say):
             say(sentence)
+        start_s = known_start_s(supervisor)
+        if earlier is None and limit is not None:
+            check_enough(limit.by(boot_time, boot_time()), job, start_s=start_s)
+        check_leases(url, name, supervisor.device_uuids)
+    check_room(job, url)
+    check_weights(settings, environ)
+    rows = () if earlier is None else earlier.trials
+    timed = schedule(job, limit, rows, start_s=start_s)
     state, finished = ("new", 0) if earlier is None else (earlier.study.state, earlier.finished)
     study = {"name": name, "state": state, "finished_trials": finished}
     profile = job.simulated_by
     simulated = {} if profile is None else {"simulated": name_in(profile)}
-    return {"study": study, **simulated, **outlook(job)}
+    return {"study": study, **simulated, **outlook(job), "time": timed.to_json(now_s)}
 
 
 def _deadline(

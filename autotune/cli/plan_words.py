@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from autotune.cli.caveats import few_requests_lines
@@ -42,6 +43,8 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
         f"time: about {duration(3600 * plan['replay_hours_at_least'])} of warm-up and replays, "
         "less where some are cut short; engine starts and stops come on top"
     )
+    if "time" in plan:
+        yield from _time(plan["time"], asked=plan["trials"])
     yield from plan["notes"]
     yield f"vLLM {plan['vllm_version']} on {plan['device']}"
 
@@ -61,6 +64,37 @@ def _starts(plan: Mapping[str, Any]) -> str:
         f"engines: {least}{starts} start in all, from the calibration to the trials that decide"
         f"{further}; {live} trials change the limits of one that runs{at_last}"
     )
+
+
+def _time(time: Mapping[str, Any], *, asked: int) -> Iterator[str]:
+    """Say how long a trial and each phase may take, and what there is time for."""
+    parts = time["seconds"]
+    start = f"engine start {duration(parts['start'])}"
+    if not time["start_known"]:
+        start += " (not known yet)"
+    yield (
+        f"a trial may take: {start}, warm-up {duration(parts['warmup'])}, replay "
+        f"{duration(parts['replay'])}, stop {duration(parts['stop'])}; of the search "
+        f"{duration(time['trial_s'])} in all, a restart {duration(time['restart_s'])}"
+    )
+    phases = [f"{name} {duration(s)}" for name, s in time["phases"].items() if s]
+    yield f"time by phase, if all take so long: {', '.join(phases) or 'none'}"
+    ends = f"{datetime.fromisoformat(time['ends_at']):%Y-%m-%d %H:%M}"
+    if time["deadline"] is None:
+        yield f"would end by {ends}, after {duration(time['total_s'])}"
+        return
+    at = f"{datetime.fromisoformat(time['deadline_at']):%Y-%m-%d %H:%M}"
+    yield f"deadline: {at}, in {duration(time['deadline_s'])} ({time['deadline']})"
+    if time["cut"]:
+        yield (
+            f"there is time for about {time['trials']} of {asked} trials; the search ends early, "
+            "so that what it found is confirmed"
+        )
+        return
+    spare_s = time["deadline_s"] - time["total_s"]
+    more = int(spare_s // time["trial_s"])
+    further = f": --trials {asked + more} would use it" if more else ""
+    yield f"all trials would end by {ends}; {duration(spare_s)} are left{further}"
 
 
 def _held(held: Mapping[str, Any]) -> Iterator[str]:

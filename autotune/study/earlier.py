@@ -10,16 +10,21 @@ from autotune.study.plan import finished_trials
 from storage.database import check_database
 from storage.errors import UnknownStudy
 from storage.names import check_name
-from storage.records import StudyRecord
+from storage.records import StudyRecord, TrialRecord
 from storage.repository import open_repository
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A stored study and how many of its trials are finished."""
+    """A stored study and its trials."""
 
     study: StudyRecord
-    finished: int
+    trials: tuple[TrialRecord, ...]
+
+    @property
+    def finished(self) -> int:
+        """How many of the trials have a result."""
+        return finished_trials(self.trials)
 
     @property
     def peak_concurrency(self) -> int | None:
@@ -63,4 +68,4 @@ def earlier_study(url: str, name: str) -> Earlier | None:
             study = repository.study(name)
         except UnknownStudy:
             return None
-        return Earlier(study, finished_trials(repository.trials(study.id)))
+        return Earlier(study, repository.trials(study.id))

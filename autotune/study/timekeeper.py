@@ -126,7 +126,7 @@ class Timekeeper:
         return allowance(
             rows,
             window_s=self._job.trace.duration_s,
-            warmup_s=_warmup_s(self._job),
+            warmup_s=warmup_s(self._job),
             start_s=self._start_s,
         )
 
@@ -153,7 +153,7 @@ def least_s(job: Job, *, start_s: float | None) -> float:
     """
     settings = job.settings
     known = allowance(
-        [], window_s=job.trace.duration_s, warmup_s=_warmup_s(job), start_s=start_s or 0.0
+        [], window_s=job.trace.duration_s, warmup_s=warmup_s(job), start_s=start_s or 0.0
     )
     restart_s = known.restart_s - known.seconds["stop"]
     confirmed = min(CONFIRM_TRIALS, confirm_trials(settings.trials, live=job.live))
@@ -166,7 +166,7 @@ def least_s(job: Job, *, start_s: float | None) -> float:
     return sweep_s + (restarts - 1) * restart_s + known.live_s(starts=not sweep_s)
 
 
-def _warmup_s(job: Job) -> float:
+def warmup_s(job: Job) -> float:
     """Return what of the window warms an engine up; a simulated one needs nothing."""
     return 0.0 if job.settings.simulated else job.settings.warmup_s
 
