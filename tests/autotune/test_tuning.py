@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ from autotune.cli.watch import ScreenWatcher
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.supervisor import Description
 from autotune.errors import LeaseHeld
+from autotune.study.deadline import DeadlinePassed, Due, boot_time
 from autotune.study.job import Job
 from autotune.study.session import device_lease
 from storage.errors import FingerprintMismatch
@@ -45,7 +46,7 @@ class Told(Notes):
 class Idle:
     """A controller that writes down its job and runs nothing."""
 
-    settled = False
+    ended_by = "exhausted"
     simulations = None
 
     jobs: ClassVar[list[Job]] = []
@@ -264,3 +265,63 @@ def test_gpus_that_only_a_knob_uses_are_leased_too(
     ):
         tuning.run_study(settings, watcher, environ={})
     assert engines.started == []
+
+
+class Following(Told):
+    """Counts how often it hears that the study goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = 0
+        self.due_s: list[float] = []
+
+    def alive(self) -> None:
+        self.heard += 1
+
+    def due(self, left_s: float) -> None:
+        self.due_s.append(left_s)
+
+
+class AskedEngines(ScriptedEngines):
+    """Engines that can be asked for what they are, and are not."""
+
+    def describe(self, engine_args: Mapping[str, Any]) -> Description:
+        raise AssertionError(engine_args)
+
+    def validate(self, engine_args: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+        raise AssertionError(engine_args)
+
+
+def test_engines_at_work_tell_the_watcher_and_end_with_the_deadline() -> None:
+    engines, watcher = AskedEngines(), Following()
+    begun_s = boot_time()
+    tuning._deadline(Due(3600.0, "--timeout 1h"), begun_s, engines, watcher)
+    assert engines.pulse is not None
+    engines.pulse()
+    assert watcher.heard == 1
+    assert 3590.0 < watcher.due_s[0] <= 3600.0
+    tuning._deadline(Due(3600.0, "--timeout 1h"), begun_s - 7200.0, engines, watcher)
+    with pytest.raises(DeadlinePassed):
+        engines.pulse()
+    assert watcher.heard == 1
+
+
+def test_without_a_deadline_they_tell_it_all_the_same() -> None:
+    engines, watcher = AskedEngines(), Following()
+    assert tuning._deadline(None, 0.0, engines, watcher) is None
+    assert engines.pulse is not None
+    engines.pulse()
+    assert (watcher.heard, watcher.due_s) == (1, [])
+
+
+def test_whoever_waits_tells_that_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, watcher = [0.0], Following()
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    tuning._pause(watcher.alive)(60.0)
+    assert clock == [60.0]
+    assert watcher.heard == 60

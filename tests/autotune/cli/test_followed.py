@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,33 @@ def test_a_signal_in_the_middle_is_told_once(
     log = (tmp_path / "night.log").read_text("utf-8")
     assert log.endswith("ERROR   interrupted, exit code 143: SIGTERM\n")
     assert signals._listeners == []
+
+
+def test_a_service_manager_hears_of_every_turn(
+    tune: Tune,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_second_trial: Callable[[Act], None],
+) -> None:
+    at_second_trial(lambda _: signal.raise_signal(signal.SIGHUP))
+    lines: list[str] = []
+    turns = ("READY=1", "STATUS=trial 0 ", "STOPPING=1", "STATUS=interrupted with exit code 129")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+
+        def listen() -> None:
+            while not any(line.startswith(turns[-1]) for line in lines):
+                lines.extend(manager.recv(4096).decode().splitlines())
+
+        listening = threading.Thread(target=listen)
+        listening.start()
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "1")
+        assert tune().code == 129
+        listening.join()
+    found = [next(i for i, line in enumerate(lines) if line.startswith(turn)) for turn in turns]
+    assert found == sorted(found)
+    assert "WATCHDOG=1" in lines[found[0] : found[2]]
 
 
 def test_a_fault_is_told_with_its_reason(
