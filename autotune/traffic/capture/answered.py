@@ -6,7 +6,8 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.traffic.capture.sighting import Sighting
@@ -15,7 +16,10 @@ from autotune.traffic.model import MAX_TOKENS
 BYTES_PER_TOKEN = 4.0
 """Of text that nobody counted in tokens: the usual rule of thumb for English."""
 
-_MAX_PLAIN_BYTES = 64 * 2**20
+_MAX_PLAIN_BYTES = 16 * 2**20
+"""Of a response that was compressed: a megabyte of it may stand for a gigabyte."""
+
+_DATA_LINE = re.compile(rb"(?:^|(?<=[\r\n]))data:([^\r\n]*)(?:\r\n|\r|\n)")
 _USAGE = re.compile(rb'(?<!\\)"usage"\s*:\s*(?=\{)')
 _LAST_EVENTS = ("response.completed", "response.incomplete", "message_stop")
 _FAILURES = ("error", "response.failed")
@@ -72,16 +76,26 @@ def _unpacked(seen: Sighting) -> Sighting | None:
     """Return the exchange without compression, None where that cannot be undone."""
     if seen.encoding not in ("gzip", "deflate") or not seen.head:
         return None
-    # A stream may be cut off and still be read as far as it goes.
-    unpacker = zlib.decompressobj(wbits=47 if seen.encoding == "gzip" else zlib.MAX_WBITS)
     packed = seen.head + (seen.tail if seen.whole else b"")
-    try:
-        data = unpacker.decompress(packed, _MAX_PLAIN_BYTES)
-    except zlib.error:
+    found = _inflated(packed, seen.encoding)
+    if found is None:
         return None
-    size = len(data) if seen.whole else len(data) + 1
+    data, whole = found
+    size = len(data) if whole and seen.whole else len(data) + 1
     events = (b"\n" + data).count(b"\ndata:")
     return replace(seen, encoding="", head=data, tail=b"", size=size, events=events, stamps=())
+
+
+def _inflated(packed: bytes, encoding: str) -> tuple[bytes, bool] | None:
+    """Return the beginning of what was compressed, and whether it is all that ``packed`` has."""
+    # What is called deflate comes with the frame of zlib, as it should, or without.
+    for wbits in (47,) if encoding == "gzip" else (zlib.MAX_WBITS, -zlib.MAX_WBITS):
+        # A stream may be cut off and still be read as far as it goes.
+        unpacker = zlib.decompressobj(wbits=wbits)
+        with suppress(zlib.error):
+            data = unpacker.decompress(packed, _MAX_PLAIN_BYTES)
+            return data, not unpacker.unconsumed_tail
+    return None
 
 
 def _of_body(seen: Sighting) -> Answer:
@@ -102,45 +116,63 @@ def _of_body(seen: Sighting) -> Answer:
 
 
 def _of_stream(seen: Sighting) -> Answer:
-    head = list(_events(seen.head + seen.tail if seen.whole else seen.head))
-    tail = [] if seen.whole else list(_events(seen.tail))
-    events = [*head, *tail]
-    usage: dict[str, Any] = {}
-    for event in events:
-        usage.update(_usage_of(event.value) or {})
+    head = _Told()
+    for event in _events(seen.head + seen.tail if seen.whole else seen.head):
+        head.hear(event, seen.stamps)
+    tail = _Told()
     if not seen.whole:
+        for event in _events(seen.tail):
+            tail.hear(event, ())
         # The last event of some streams repeats all that came, and is longer than the tail.
-        usage.update(_last_usage(seen.tail) or {})
-    first = next((event for event in head if event.text), None)
+        tail.usage.update(_last_usage(seen.tail) or {})
     answer = Answer(
-        ttft_ms=None if first is None else _when(seen.stamps, first.end),
-        failed=any(_is_failure(event.value) for event in events),
-        finished=any(_is_last(event.value) for event in events),
-        text="".join(event.text for event in head),
+        ttft_ms=head.ttft_ms,
+        failed=head.failed or tail.failed,
+        finished=head.finished or tail.finished,
+        text="".join(head.texts),
     )
-    answer = _with_usage(answer, usage)
+    answer = _with_usage(answer, {**head.usage, **tail.usage})
     if answer.output_tokens is None:
-        idle = sum(not event.text for event in events)
-        answer = replace(answer, output_tokens=max(0, seen.events - idle) or None, estimated=True)
+        tokens = seen.events - head.idle - tail.idle
+        answer = replace(answer, output_tokens=max(0, tokens) or None, estimated=True)
     return answer
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the events of a stream have told so far; the events themselves are not kept."""
+
+    usage: dict[str, Any] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    ttft_ms: float | None = None
+    idle: int = 0
+    failed: bool = False
+    finished: bool = False
+
+    def hear(self, event: _Event, stamps: Sequence[tuple[float, int]]) -> None:
+        self.usage.update(_usage_of(event.value) or {})
+        self.failed = self.failed or _is_failure(event.value)
+        self.finished = self.finished or _is_last(event.value)
+        if not event.text:
+            self.idle += 1
+            return
+        if not self.texts:
+            self.ttft_ms = _when(stamps, event.end)
+        self.texts.append(event.text)
 
 
 def _events(data: bytes) -> Iterator[_Event]:
     """Yield what the lines of data hold; a line that is cut off, or no JSON, counts as none."""
-    end = 0
-    for line in data.splitlines(keepends=True):
-        end += len(line)
-        if not line.startswith(b"data:") or not line.endswith((b"\n", b"\r")):
-            continue
-        content = line[5:].strip()
+    for found in _DATA_LINE.finditer(data):
+        content = found[1].strip()
         if content == b"[DONE]":
-            yield _Event("[DONE]", end)
+            yield _Event("[DONE]", found.end())
             continue
         try:
             value = json.loads(content)
         except (ValueError, RecursionError):
             continue
-        yield _Event(value, end, _text_of(value))
+        yield _Event(value, found.end(), _text_of(value))
 
 
 def _when(stamps: Sequence[tuple[float, int]], end: int) -> float | None:

@@ -13,8 +13,15 @@ from autotune.traffic.capture.sighting import Sighting
 from autotune.traffic.capture.tokenizer import Tokenizer
 from autotune.traffic.well_formed import well_formed
 
+MAX_SEQUENCES = 1024
+"""Of one request: a body of 8 MiB could ask for half a billion, each of which would be a row."""
+
 _DECIMALS = 3
 """Of milliseconds."""
+
+
+class TooManySequences(Exception):
+    """A request asked for more sequences than are recorded of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +39,11 @@ class Reader:
     with_text: bool = False
 
     def __call__(self, seen: Sighting) -> list[Record]:
-        """Return a record for each sequence that the exchange asked for, mostly one."""
+        """Return a record for each sequence that the exchange asked for, mostly one.
+
+        Raises:
+            TooManySequences: it asked for more than ``MAX_SEQUENCES``.
+        """
         answer = read_answer(seen)
         ending = _ending(seen, answer)
         record = Record(
@@ -56,6 +67,8 @@ class Reader:
 
     def _each(self, record: Record, asked: Asked) -> Iterator[Record]:
         sequences = len(asked.prompts) * asked.copies
+        if sequences > MAX_SEQUENCES:
+            raise TooManySequences
         record = replace(
             record,
             model=asked.model,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -184,3 +185,21 @@ def test_an_error_in_a_stream_is_a_failure(value: Any) -> None:
 @pytest.mark.parametrize("status", [None, 400, 401, 404, 429, 500])
 def test_an_error_or_no_answer_is_a_failure(status: int | None) -> None:
     assert read_answer(sighting(status=status)) == Answer(failed=True)
+
+
+def test_deflate_without_its_frame_is_read_as_browsers_do() -> None:
+    bare = zlib.compress(json.dumps({"usage": USAGE}).encode())[2:-4]
+    assert counts(read_answer(sighting(bare, encoding="deflate"))) == (11, 5, 8, False)
+
+
+def test_a_response_that_unpacks_to_far_too_much_is_read_in_part_without_being_kept() -> None:
+    told = gzip.compress(events(delta(content="a"), ended=False) + b"\n" * 100_000_000)
+    tracemalloc.start()
+    try:
+        answer = read_answer(sighting(told, stream=True, encoding="gzip"))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert counts(answer) == (None, 1, None, True)
+    assert not answer.finished
+    assert most < 2**26

@@ -10,7 +10,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.traffic.capture.asked import Prompt
 from autotune.traffic.capture.blocks import BlockHasher
-from autotune.traffic.capture.reading import Reader
+from autotune.traffic.capture.reading import Reader, TooManySequences
 from autotune.traffic.capture.record import Ending, Record
 from autotune.traffic.capture.sighting import Way
 from autotune.traffic.capture.tokenizer import HubTokenizer, Tokenizer
@@ -121,6 +121,12 @@ def test_several_sequences_are_several_records() -> None:
     (copies, same) = reader(sighting(usage, api="chat", body=chat("Why?", n=2)))
     assert (copies.prompt_tokens, copies.output_tokens) == (4, 5)
     assert copies.text_ids == same.text_ids
+
+
+def test_a_request_for_a_million_sequences_is_refused_before_any_is_made() -> None:
+    body = {"model": "m", "prompt": ["a"] * 10_000, "n": 128}
+    with pytest.raises(TooManySequences):
+        read(api="completions", body=body)
 
 
 @pytest.mark.parametrize(
