@@ -14,6 +14,8 @@ from autotune.cli.options import (
     Format,
     JsonOutput,
     Load,
+    LogLines,
+    LogPath,
     OutputFormat,
     PromptSeed,
     TooLong,
@@ -72,6 +74,8 @@ def compare(
         Path,
         typer.Option(help="Where the engines' logs go.", parser=folder_of, metavar="PATH"),
     ] = Path("autotune-logs"),
+    log_file: LogPath = None,
+    log_format: LogLines = None,
     output: JsonOutput = None,
     output_format: Format = OutputFormat.TABLE,
 ) -> None:
@@ -80,9 +84,10 @@ def compare(
     Each side replays it in turn. Shows by how much each latency differs, and how sure that is.
     """
     import json
+    import os
 
     from autotune.cli.files import write_text
-    from autotune.cli.watch import ScreenWatcher
+    from autotune.cli.followed import logged
     from autotune.settings import SIMULATED, load_endpoints, load_settings, parse_engine_args
     from autotune.study.compare import NO_MODEL, Wanted
     from autotune.study.compare import compare as compared
@@ -107,6 +112,8 @@ def compare(
             "warmup_s": warmup_s,
             "seed": seed,
             "log_folder": log_folder,
+            "log_file": log_file,
+            "log_format": log_format,
         },
         command="compare",
     )
@@ -117,7 +124,7 @@ def compare(
         where=str(config),
         repeats=repeats,
     )
-    with ScreenWatcher() as watcher:
+    with logged(settings, "compare", environ=os.environ) as watcher:
         found = compared(wanted, watcher)
     text = json.dumps(comparison_json(found), indent=2, allow_nan=False)
     typer.echo(text if output_format is OutputFormat.JSON else "\n".join(table_lines(found)))

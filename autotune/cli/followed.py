@@ -56,7 +56,7 @@ def followed(settings: TuneSettings, *, environ: Mapping[str, str]) -> Iterator[
         def complain(line: str) -> None:
             screen.say(line)
 
-        log = _log(settings, mask, complain)
+        log = _log(settings, study_name(settings), mask, complain)
         screen = ScreenWatcher(record=None if log is None else log.write, mask=mask)
         stack.enter_context(screen)
         listeners: list[Listener | None] = [
@@ -76,6 +76,32 @@ def followed(settings: TuneSettings, *, environ: Mapping[str, str]) -> Iterator[
             watchers.ended(_ending_of(error))
             raise
         watchers.ended(Ending("finished", following.exit_code))
+
+
+@contextmanager
+def logged(
+    settings: TuneSettings, name: str, *, environ: Mapping[str, str]
+) -> Iterator[ScreenWatcher]:
+    """Return a screen for what is no study, whose lines the log file has too, if there is one."""
+    mask = _secrets(settings, environ, None).mask
+
+    def complain(line: str) -> None:
+        screen.say(line)
+
+    log = _log(settings, name, mask, complain)
+    with ScreenWatcher(record=None if log is None else log.write, mask=mask) as screen:
+        if log is None:
+            yield screen
+            return
+        try:
+            yield screen
+        except BaseException as error:
+            log.ended(_ending_of(error))
+            raise
+        else:
+            log.ended(Ending("finished", 0))
+        finally:
+            log.close()
 
 
 def _webhook(settings: TuneSettings, environ: Mapping[str, str]) -> str | None:
@@ -111,13 +137,16 @@ def _status_path(settings: TuneSettings) -> Path:
 
 
 def _log(
-    settings: TuneSettings, mask: Callable[[str], str], complain: Callable[[str], None]
+    settings: TuneSettings,
+    name: str,
+    mask: Callable[[str], str],
+    complain: Callable[[str], None],
 ) -> LogFile | None:
     if settings.log_file is None:
         return None
     return LogFile(
         settings.log_file,
-        study=study_name(settings),
+        study=name,
         log_format=settings.log_format,
         rotate_bytes=settings.log_rotate_bytes,
         keep=settings.log_keep,

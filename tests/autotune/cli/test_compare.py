@@ -61,6 +61,21 @@ def test_sides_take_turns_on_the_same_prompts(autotune: Autotune, server: Faulty
     assert KEY not in ran.out + ran.err
 
 
+def test_what_is_said_goes_to_a_log_file_too(
+    autotune: Autotune, server: FaultyServer, tmp_path: Path
+) -> None:
+    log = ("--log-file", "night.jsonl", "--log-format", "json")
+    ran = autotune("compare", "a", "b", *TRACE, *JSON, *log)
+    assert (ran.code, bool(server.bodies())) == (0, True)
+    lines = [json.loads(line) for line in (tmp_path / "night.jsonl").read_bytes().splitlines()]
+    said = [each["message"] for each in lines]
+    assert said == [*ran.err.splitlines(), "finished, exit code 0"]
+    assert {each["study"] for each in lines} == {"compare"}
+    assert autotune("compare", "a", "nobody", *TRACE, *log).code == 2
+    *_, last, _ = (tmp_path / "night.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(last)["message"].startswith("failed, exit code 2: ")
+
+
 def test_a_table_says_who_and_by_how_much(autotune: Autotune, server: FaultyServer) -> None:
     ran = autotune("compare", "a", "a", "b", *TRACE, "--repeats", "1", "--budget", "ttft_p90:500")
     assert ran.code == 0
