@@ -1,4 +1,4 @@
-"""``autotune doctor``: what a model's KV cache costs, whether traffic fits it; or an endpoint."""
+"""``autotune doctor``: whether this machine is fit for a study, a model for it, or an endpoint."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import EndpointConfig, Format, OutputFormat, Window, folder_of
+from autotune.cli.options import (
+    EndpointConfig,
+    Format,
+    OutputFormat,
+    Storage,
+    StudyName,
+    Window,
+    folder_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.study.checkup import Checkup
     from autotune.study.findings import Finding
@@ -29,6 +37,8 @@ def doctor(
         typer.Option(help="Try this endpoint of the --config file step by step instead."),
     ] = None,
     config: EndpointConfig = Path("autotune.yaml"),
+    storage: Storage = None,
+    study_name: StudyName = None,
     trace: Annotated[
         str | None, typer.Option(help="Trace file, or demo:mixed, to see what it needs.")
     ] = None,
@@ -45,47 +55,80 @@ def doctor(
         typer.Option(help="Where the engine's log goes.", parser=folder_of, metavar="PATH"),
     ] = Path("autotune-logs"),
     output_format: Format = OutputFormat.TABLE,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Of this machine: one document for an issue, without secrets and names.",
+        ),
+    ] = False,
 ) -> None:
-    """Show whether a model fits, or why an endpoint fails.
+    """Check this machine, a model, or an endpoint.
 
+    Of this machine, where neither is given: versions, GPUs, disks, database, leases, clock,
+    environment, sockets. Exit code 4 if anything fails.
     Of a model: what the KV cache costs, how many tokens fit, and which max_model_len is enough.
     Of an endpoint: what each step to a token finds. Exit code 2 if it will not work.
+    """
+    from autotune.errors import UsageError
+    from autotune.settings import parse_engine_args
+
+    of_machine = as_json or storage is not None or study_name is not None
+    if model is not None and (endpoint is not None or of_machine):
+        other = "an --endpoint" if endpoint is not None else "--storage, --study-name or --json"
+        raise UsageError(
+            f"give a model or {other}, not both",
+            hint="autotune doctor MODEL --format json says as JSON what a model needs; without a "
+            "model it is about this machine",
+        )
+    if endpoint is not None and not of_machine:
+        from autotune.cli.endpoint_doctor import check_up_endpoint
+
+        check_up_endpoint(endpoint, config, as_json=output_format is OutputFormat.JSON)
+        return
+    if model is None:
+        from autotune.cli.machine_doctor import examine_machine
+
+        if trace is not None or window is not None or engine_arg or start:
+            raise UsageError(
+                "--trace, --window, --engine-arg and --start need a model",
+                hint="autotune doctor MODEL --trace FILE says whether that traffic fits",
+            )
+        as_json = as_json or output_format is OutputFormat.JSON
+        examine_machine(storage, study_name, log_folder, endpoint, config, as_json=as_json)
+        return
+    if window is not None and trace is None:
+        raise UsageError("--window needs a --trace", hint="give the trace that it is cut from")
+    given = {
+        "model": model,
+        "trace": trace or "",
+        "window": window,
+        "engine_args": parse_engine_args(engine_arg or []),
+        "log_folder": log_folder,
+    }
+    _check_up_model(given, start=start, as_json=output_format is OutputFormat.JSON)
+
+
+def _check_up_model(given: Mapping[str, object], *, start: bool, as_json: bool) -> None:
+    """Print what a model needs, and whether that works.
+
+    Raises:
+        UsageError: it does not; after all was printed.
+        EnvironmentFault: the engine did not start; likewise.
     """
     import json
 
     from autotune.cli.watch import ScreenWatcher
     from autotune.errors import EnvironmentFault, UsageError
-    from autotune.settings import load_settings, parse_engine_args
+    from autotune.settings import load_settings
     from autotune.study.checkup import check_up, checkup_json
     from autotune.study.findings import findings_of
 
-    if (model is None) == (endpoint is None):
-        raise UsageError(
-            "give a model or an --endpoint, one of the two",
-            hint="a model to see what it needs, or a server that runs to see why it does not work",
-        )
-    if endpoint is not None:
-        from autotune.cli.endpoint_doctor import check_up_endpoint
-
-        check_up_endpoint(endpoint, config, as_json=output_format is OutputFormat.JSON)
-        return
-    if window is not None and trace is None:
-        raise UsageError("--window needs a --trace", hint="give the trace that it is cut from")
-    settings = load_settings(
-        None,
-        {
-            "model": model,
-            "trace": trace or "",
-            "window": window,
-            "engine_args": parse_engine_args(engine_arg or []),
-            "log_folder": log_folder,
-        },
-        command="doctor",
-    )
+    settings = load_settings(None, given, command="doctor")
     with ScreenWatcher() as watcher:
         checkup = check_up(settings, watcher, start=start)
     findings = findings_of(checkup)
-    if output_format is OutputFormat.JSON:
+    if as_json:
         found = [
             {"name": each.name, "state": each.state, "sentence": each.sentence}
             for each in findings

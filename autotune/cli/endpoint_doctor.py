@@ -28,15 +28,15 @@ def check_up_endpoint(name: str, config: Path, *, as_json: bool) -> None:
     from autotune.settings import load_endpoints
 
     settings = endpoint_named(load_endpoints(config), name, where=str(config))
-    checks = asyncio.run(_checks(name, settings, shown=not as_json))
+    checks = asyncio.run(endpoint_checks(name, settings, shown=not as_json))
     if as_json:
         typer.echo(json.dumps(endpoint_json(name, settings, checks), indent=2))
     if checks[-1].fault is not None:
         raise error_of(checks[-1].fault, name)
 
 
-async def _checks(name: str, settings: EndpointSettings, *, shown: bool) -> list[Check]:
-    """Return all steps, each printed as soon as it is done."""
+async def endpoint_checks(name: str, settings: EndpointSettings, *, shown: bool) -> list[Check]:
+    """Return all steps, the last one being the first that failed; print each when it is done."""
     from autotune.cli.tables import plain_line
     from autotune.engine.endpoint_checks import check_endpoint
 

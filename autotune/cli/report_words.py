@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -271,6 +271,14 @@ def _trials(numbers: Sequence[int]) -> str:
     return f"trial{'s' * (len(numbers) > 1)} {shown}{more}"
 
 
+_ENDED: Mapping[str, str] = {
+    "trials": "ended with all of its trials",
+    "settled": "ended as nothing better is expected",
+    "exhausted": "ended as no candidate is left",
+    "deadline": "ended by its deadline",
+}
+
+
 def _course(course: Course, state: str) -> Iterator[str]:
     parts = [f"Began {_minute(course.began)}, last stored {_minute(course.last)} UTC"]
     if course.resumed:
@@ -278,10 +286,9 @@ def _course(course: Course, state: str) -> Iterator[str]:
         parts.append(f"resumed {times}, last at {_minute(course.resumed[-1])}")
     if course.interrupted:
         parts.append(f"cut short in {_trials(course.interrupted)}")
-    ended = (
-        "" if course.ended_by is None or state == "running" else f" Ended by {course.ended_by}."
-    )
-    yield f"{'; '.join(parts)}.{plain_line(ended)}"
+    if state == "finished" and course.ended_by is not None:
+        parts.append(_ENDED.get(course.ended_by, f"ended by {course.ended_by}"))
+    yield f"{'; '.join(parts)}."
 
 
 def _minute(at: str) -> str:

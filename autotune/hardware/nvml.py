@@ -35,6 +35,13 @@ class Nvml:
         found = {uuid: self.ask("nvmlDeviceGetHandleByUUID", uuid) for uuid in uuids}
         return {uuid: handle for uuid, handle in found.items() if handle is not None}
 
+    def count(self) -> int | None:
+        """Return how many GPUs the driver shows, None without a driver."""
+        if not self._started():
+            return None
+        found = self.ask("nvmlDeviceGetCount")
+        return None if found is None else int(found)
+
     def _started(self) -> bool:
         try:
             self.library.nvmlInit()

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from autotune.study.costs import LoadSamples
+from autotune.study.ending import ENDED_BY, ending_of
 from autotune.study.gains import Gain, gains_of
 from autotune.study.plan import finished_trials
 from autotune.study.spending import (
@@ -22,9 +23,6 @@ from objectives.budget import margins
 from objectives.limits import Limit
 from storage.events import EventRecord
 from storage.records import StudyRecord
-
-ENDED_BY = "ended_by"
-"""Where a study's spec says what ended it, if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ def _room(over: Mapping[str, float | None], limit: Limit) -> float | None:
 
 
 def _course(study: StudyRecord, events: Sequence[EventRecord]) -> Course:
-    ended_by = study.spec.get(ENDED_BY)
+    ended_by = ending_of(study)[ENDED_BY]
     return Course(
         began=study.created_at,
         last=study.updated_at,
