@@ -81,10 +81,10 @@ class Command:
         try:
             process.communicate(message.encode(), timeout=self._limit_s)
         except subprocess.TimeoutExpired as error:
+            _end(process)
             raise DeliveryFailed(f"{name} was killed after {self._limit_s:.0f} s") from error
         finally:
             self._process = None
-            _end(process)
         if process.returncode:
             raise DeliveryFailed(f"{name} ended with {_status(process.returncode)}")
 
@@ -94,10 +94,12 @@ class Command:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a command; what it has left in its group ends with it."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """Kill a command that runs, and its group with it."""
+    # Of one that has been waited for the number may be another's.
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _status(returncode: int) -> str:

@@ -36,7 +36,7 @@ def test_no_shell_sees_the_command(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("script", ["true", "exec <&-", "yes & head -c 9999999 /dev/zero"])
+@pytest.mark.parametrize("script", ["true", "exec <&-", "head -c 9999999 /dev/zero"])
 def test_one_that_reads_nothing_or_floods_is_none_of_our_business(script: str) -> None:
     command = shell(script)
     # Beyond what a pipe takes at once.

@@ -1,41 +1,37 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from autotune.watching.deliveries import DeliveryFailed
 from autotune.watching.outbox import WAITING, Outbox
 
 
-@dataclass(slots=True)
 class Scripted:
-    """Takes messages once it is let, and fails with what it is told to."""
+    """Takes messages once it is let, unless it is told to fail, or to give one up."""
 
-    fault: str | None = None
-    taken: list[str] = field(default_factory=list)
-    begun: threading.Event = field(default_factory=threading.Event)
-    go_on: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, fault: str | None = None, *, slow: Sequence[str] = ()) -> None:
+        self.taken: list[str] = []
+        self.begun = threading.Event()
+        self._fault = fault
+        self._slow = slow
+        self._given_up = threading.Semaphore(0)
 
     def deliver(self, message: str) -> None:
         self.begun.set()
-        self.go_on.wait()
-        if self.fault is not None:
-            raise DeliveryFailed(self.fault)
+        if message in self._slow:
+            self._given_up.acquire()
+            raise DeliveryFailed(f"{message} took too long")
+        if self._fault is not None:
+            raise DeliveryFailed(self._fault)
         self.taken.append(message)
 
     def give_up(self) -> None:
-        self.fault = "given up"
-        self.go_on.set()
-
-
-def free(fault: str | None = None) -> Scripted:
-    scripted = Scripted(fault)
-    scripted.go_on.set()
-    return scripted
+        self._given_up.release()
 
 
 def test_every_message_goes_every_way_in_order() -> None:
-    ways, said = [free(), free()], list[str]()
+    ways, said = [Scripted(), Scripted()], list[str]()
     outbox = Outbox(ways, complain=said.append)
     outbox.post("one")
     outbox.post("two")
@@ -45,7 +41,7 @@ def test_every_message_goes_every_way_in_order() -> None:
 
 
 def test_one_that_fails_is_said_and_the_other_goes() -> None:
-    bad, good, said = free("it answered 500"), free(), list[str]()
+    bad, good, said = Scripted("it answered 500"), Scripted(), list[str]()
     outbox = Outbox([bad, good], complain=said.append)
     outbox.post("one")
     outbox.close()
@@ -53,26 +49,36 @@ def test_one_that_fails_is_said_and_the_other_goes() -> None:
     assert said == ["a message was not sent: it answered 500"]
 
 
-def test_what_takes_too_long_is_ended_and_nothing_follows_it() -> None:
-    slow, said = Scripted(), list[str]()
-    outbox = Outbox([slow], complain=said.append, last_s=0.0)
-    outbox.post("one")
-    outbox.post("two")
-    slow.begun.wait()
+def test_an_earlier_message_that_takes_too_long_makes_room_for_the_last() -> None:
+    way, said = Scripted(slow=["first"]), list[str]()
+    outbox = Outbox([way], complain=said.append, earlier_s=0.0, last_s=60.0)
+    outbox.post("first")
+    outbox.post("last")
+    way.begun.wait()
     outbox.close()
     outbox._thread.join()
-    assert slow.taken == []
+    assert way.taken == ["last"]
+    assert said == ["a message was not sent: first took too long"]
+
+
+def test_the_last_one_has_all_of_the_time_and_is_ended_then() -> None:
+    way, said = Scripted(slow=["last"]), list[str]()
+    outbox = Outbox([way], complain=said.append, earlier_s=0.0, last_s=0.0)
+    outbox.post("last")
+    way.begun.wait()
+    outbox.close()
+    outbox._thread.join()
+    assert way.taken == []
     assert said == ["messages were not all sent within 0 s: given up"]
 
 
 def test_what_finds_no_room_is_dropped_and_said() -> None:
-    slow, said = Scripted(), list[str]()
-    outbox = Outbox([slow], complain=said.append, last_s=0.0)
+    way, said = Scripted(slow=["first"]), list[str]()
+    outbox = Outbox([way], complain=said.append, earlier_s=0.0, last_s=0.0)
     outbox.post("first")
-    slow.begun.wait()
+    way.begun.wait()
     for number in range(WAITING + 1):
         outbox.post(str(number))
     assert said == ["a message was not sent: earlier ones are still on their way"]
     outbox.close()
     outbox._thread.join()
-    assert slow.taken == []
