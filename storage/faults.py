@@ -53,7 +53,8 @@ def translated_errors(url: str) -> Iterator[None]:
 def unavailable(url: str, error: Exception) -> StorageUnavailable:
     """Return the error that says why the database cannot be used, and what to do."""
     spoken = getattr(error, "orig", None) or getattr(error, "strerror", None) or error
-    reason = hide_secrets(str(spoken).strip().rstrip("."), url)
+    # A server may say it in several lines.
+    reason = hide_secrets(" ".join(str(spoken).split()).rstrip("."), url)
     hint = next((hint for word, hint in _HINTS if word in reason), "")
     return StorageUnavailable(
         f"Cannot use {mask_url(url)}: {reason}.",

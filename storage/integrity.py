@@ -119,7 +119,7 @@ def _against_optuna(connection: Connection) -> tuple[int, int]:
     for study_id, name in connection.execute(select(study.c.id, study.c.name)).all():
         theirs = dict(_optuna_states(connection, optuna_name(name)))
         query = select(trial.c.number, trial.c.told).where(trial.c.study_id == study_id)
-        ours = {number: told for number, told in connection.execute(query)}
+        ours = {row.number: bool(row.told) for row in connection.execute(query)}
         lacking += sum(told and number not in theirs for number, told in ours.items())
         beyond += sum(
             state == "COMPLETE" and number not in ours for number, state in theirs.items()

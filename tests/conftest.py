@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.storage.postgres import Server
 
 # Read when numpy is imported, which is why nothing of ours is imported above. Matrices are small
 # here, and threads that wait for each other on a busy machine make twenty milliseconds of one.
@@ -108,6 +111,15 @@ def _migrations_are_loaded_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alembic.util, "load_python_file", load_script)
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server, for tests that are marked ``wire``."""
+    from tests.storage.postgres import running
+
+    with running() as server:
+        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -42,7 +42,7 @@ def engine(url: str) -> Iterator[Engine]:
     opened.dispose()
 
 
-def _differences(connection: Connection) -> list[object]:
+def differences(connection: Connection) -> list[object]:
     options = {
         "version_table": schema.VERSION_TABLE,
         "include_object": migrate.is_ours,
@@ -62,14 +62,14 @@ def test_the_migrations_lead_to_the_metadata(engine: Engine) -> None:
     with engine.begin() as connection:
         command.upgrade(migrate.alembic_config(connection), "head")
         assert migrate.stored_revision(connection) == schema.HEAD_REVISION
-        assert _differences(connection) == []
+        assert differences(connection) == []
 
 
 def test_a_fresh_database_is_at_the_head(url: str, engine: Engine) -> None:
     open_database(url).dispose()
     with engine.connect() as connection:
         assert migrate.stored_revision(connection) == schema.HEAD_REVISION
-        assert _differences(connection) == []
+        assert differences(connection) == []
 
 
 def test_the_head_is_the_newest_migration(engine: Engine) -> None:
@@ -117,11 +117,11 @@ def as_first_released(engine: Engine) -> None:
     with engine.begin() as connection:
         command.upgrade(migrate.alembic_config(connection), "0001")
         connection.execute(insert(schema.study).values(**_study_values()))
-        connection.exec_driver_sql(
-            "INSERT INTO autotune_trial (study_id, number, state, phase, fidelity, candidate, "
-            "started_at, told) VALUES (1, 0, 'complete', 'search', 'restart', '{}', 'then', 1)"
-        )
-        connection.exec_driver_sql("INSERT INTO autotune_sample VALUES (1, 0, 'sent_s', x'00')")
+        begun = {"phase": "search", "fidelity": "restart", "candidate": "{}", "started_at": "then"}
+        known = {"study_id": 1, "number": 0, "state": "complete", "told": True}
+        connection.execute(insert(schema.trial).values(**known, **begun))
+        row = {"study_id": 1, "number": 0, "name": "sent_s", "data": b"\0"}
+        connection.execute(insert(schema.sample).values(**row))
 
 
 def test_the_first_schema_is_upgraded_by_who_writes(
@@ -136,7 +136,7 @@ def test_the_first_schema_is_upgraded_by_who_writes(
     assert "autotune_lease" in after.keys() - before.keys()
     with engine.connect() as connection:
         assert migrate.stored_revision(connection) == schema.HEAD_REVISION
-        assert _differences(connection) == []
+        assert differences(connection) == []
 
 
 def test_the_first_schema_is_read_as_it_is(url: str, engine: Engine, tmp_path: Path) -> None:
