@@ -13,6 +13,7 @@ from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from autotune.traffic.capture.clock import steadied
 from autotune.traffic.capture.environment import ServerRecorder
 from autotune.traffic.capture.middleware import in_place
 from autotune.traffic.capture.record import Ending, Record
@@ -62,7 +63,7 @@ class CaptureStatLogger(StatLoggerBase):  # type: ignore[misc]
                 self._opened = True
                 self._recorder = self._open()
             if self._recorder is not None:
-                now_s = iteration_stats.iteration_timestamp
+                now_s = steadied(iteration_stats.iteration_timestamp)
                 for each in finished:
                     self._recorder.put(record_of(each, now_s=now_s, model=self._model))
         # An exception here would end vLLM's output handler, and every request with it.

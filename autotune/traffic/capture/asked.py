@@ -84,7 +84,11 @@ def read_asked(api: Api, body: bytes) -> Asked | None:
         return None
     if not isinstance(row, dict):
         return None
-    prompts = _PROMPTS[api](row)
+    try:
+        prompts = _PROMPTS[api](row)
+    except RecursionError:
+        # What is nested as deeply as JSON may be is too deep for what reads it.
+        return None
     if not prompts:
         return None
     limits = (_whole(row.get(name), 1, MAX_TOKENS) for name in _LIMITS)

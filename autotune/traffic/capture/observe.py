@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
 from autotune.traffic.capture.asked import Api, api_of
+from autotune.traffic.capture.clock import now_s
 from autotune.traffic.capture.recorder import MEMORY_FULL
 from autotune.traffic.capture.sighting import Sighting, Way
 
@@ -64,7 +65,7 @@ class Observed:
         notebook: Notebook,
         *,
         with_text: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = now_s,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._app = app

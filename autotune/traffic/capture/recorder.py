@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from autotune.errors import AutotuneError
 from autotune.traffic.capture.blocks import give_way
+from autotune.traffic.capture.clock import now_s
 from autotune.traffic.capture.finishing import (
     ChildFinisher,
     Finisher,
@@ -50,6 +50,7 @@ _SAY_AGAIN_S = 60.0
 
 QUEUE_FULL = "the queue was full"
 MEMORY_FULL = "the memory for recording was full"
+FILE_REMOVED = "the file that they were in was removed"
 
 
 def say_on_stderr(line: str) -> None:
@@ -70,6 +71,15 @@ class Counts:
     failed: int = 0
     lost: int = 0
 
+    def plus(self, other: Counts, *, times: int = 1) -> Counts:
+        """Return the sum of both, of ``other`` so many times."""
+        return Counts(
+            recorded=self.recorded + times * other.recorded,
+            cancelled=self.cancelled + times * other.cancelled,
+            failed=self.failed + times * other.failed,
+            lost=self.lost + times * other.lost,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
@@ -84,6 +94,7 @@ class _Open:
     file: PartFile
     begun_s: float
     ended_s: float | None = None
+    counts: Counts = Counts()
 
 
 class Recorder:
@@ -110,7 +121,7 @@ class Recorder:
         rotation: Rotation = Rotation(),
         finisher: Finisher | None = None,
         opener: Opener = open_part,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = now_s,
         say: Callable[[str], None] = say_on_stderr,
         pause: Callable[[], None] = give_way,
     ) -> None:
@@ -187,7 +198,7 @@ class Recorder:
             # Nobody wakes this thread: the interpreter would change hands at every request.
             self._closing.wait(0.0 if self._waiting else TICK_S)
             self._turn(self._next_batch())
-        self._tell_gaps()
+        self._turn([])
         # No traffic is left to be disturbed, so this thread finishes the last files itself.
         for part in self._closed(self._parts):
             self._finish(part)
@@ -195,12 +206,23 @@ class Recorder:
 
     def _turn(self, batch: Sequence[Sighting | Record]) -> None:
         try:
+            self._forget_removed()
             self._write(batch)
             self._tell_gaps()
             self._rotate()
         # The top of a thread that must go on: without it the queue would fill in silence.
         except Exception as error:  # noqa: BLE001
             self.miss(f"the writer failed ({type(error).__name__})", len(batch))
+
+    def _forget_removed(self) -> None:
+        """Count what somebody has removed as unrecorded, and begin anew."""
+        for part in [each for each in self._parts if not each.file.path.exists()]:
+            self._parts.remove(part)
+            part.file.close()
+            if part.counts.recorded:
+                with self._lock:
+                    self.counts = self.counts.plus(part.counts, times=-1)
+                self.miss(FILE_REMOVED, part.counts.recorded)
 
     def _next_batch(self) -> list[Sighting | Record]:
         """Return what waits, oldest first."""
@@ -227,18 +249,19 @@ class Recorder:
 
     def _append(self, record: Record) -> None:
         try:
-            self._part_for(record.arrival_s).file.append(record.to_line())
+            part = self._part_for(record.arrival_s)
+            part.file.append(record.to_line())
         except OSError as error:
             self.miss(f"the file could not be written ({error.strerror})")
             return
+        one = Counts(
+            recorded=1,
+            cancelled=int(record.ending == "cancelled"),
+            failed=int(record.ending == "failed"),
+        )
+        part.counts = part.counts.plus(one)
         with self._lock:
-            counts = self.counts
-            self.counts = replace(
-                counts,
-                recorded=counts.recorded + 1,
-                cancelled=counts.cancelled + (record.ending == "cancelled"),
-                failed=counts.failed + (record.ending == "failed"),
-            )
+            self.counts = self.counts.plus(one)
 
     def _release(self, item: Sighting | Record) -> None:
         if isinstance(item, Sighting) and item.held_bytes:

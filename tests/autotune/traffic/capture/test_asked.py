@@ -157,3 +157,9 @@ def test_responses_and_messages_become_conversations() -> None:
 )
 def test_what_no_server_could_mean_is_nothing(api: Api, body: bytes) -> None:
     assert read_asked(api, body) is None
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_what_is_nested_too_deeply_says_nothing(depth: int) -> None:
+    body = '{"messages": [' + "[" * depth + "]" * depth + "]}"
+    assert read_asked("chat", body.encode()) is None

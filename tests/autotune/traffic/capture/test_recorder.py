@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -231,6 +232,33 @@ def test_files_rotate_by_size(tmp_path: Path) -> None:
         rig.now_s += 1
     assert len(closed(rig)) >= 2
     assert sum(load_trace(path).meta.requests for path in tmp_path.glob("*.jsonl")) == 12
+
+
+def test_what_was_in_a_file_that_somebody_removed_is_a_gap(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.write(record(0), record(1, ending="failed"))
+    (part,) = tmp_path.glob("*.part")
+    part.unlink()
+    rig.write(record(2))
+    assert rig.said == ["requests pass unrecorded: the file that they were in was removed"]
+    assert rig.recorder.counts == module.Counts(recorded=1, lost=2)
+    (path,) = closed(rig)
+    trace = load_trace(path)
+    assert (trace.meta.requests, trace.notes.unrecorded) == (1, 2)
+
+
+def test_a_folder_that_is_gone_loses_requests_until_it_is_back(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    rig = Rig(folder)
+    rig.write(record(0))
+    shutil.rmtree(folder)
+    rig.write(record(1))
+    assert rig.recorder.counts == module.Counts(lost=2)
+    folder.mkdir()
+    rig.write(record(2))
+    (path,) = closed(rig)
+    assert load_trace(path).notes.unrecorded == 2
 
 
 def test_names_that_are_taken_are_not_taken_twice(tmp_path: Path) -> None:
