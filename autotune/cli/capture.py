@@ -56,7 +56,9 @@ def capture(
 
     Clients use the address of --listen as base URL, with /v1 as before. Ctrl-C ends it.
     """
-    from autotune.cli.signals import Interrupted
+    from contextlib import ExitStack
+
+    from autotune.cli.signals import Interrupted, put_off_signals
     from autotune.errors import EnvironmentFault
     from autotune.traffic.capture.opening import CaptureOptions, opened_recorder
     from autotune.traffic.capture.recorder import Rotation, say_on_stderr
@@ -79,7 +81,8 @@ def capture(
         block_size=block_size,
         rotation=Rotation(every_s=parse_duration(rotate), size_bytes=rotate_bytes),
     )
-    with bound(address) as listener, opened_recorder(options, by="proxy") as recorder:
+    with bound(address) as listener, ExitStack() as recording:
+        recorder = recording.enter_context(opened_recorder(options, by="proxy"))
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
 
@@ -96,6 +99,8 @@ def capture(
                 ready=ready,
             )
         )
+        with put_off_signals("the files are being finished"):
+            recording.close()
     say_on_stderr(report(recorder.counts, 0))
     for path in recorder.paths:
         if path.exists():

@@ -65,6 +65,23 @@ def raised_signals() -> Iterator[None]:
 
 
 @contextmanager
+def put_off_signals(until: str) -> Iterator[None]:
+    """Within the block the first signal says what is waited for, a second one ends at once.
+
+    Args:
+        until: what is done within the block, as a sentence.
+    """
+
+    def first(signum: int, _frame: FrameType | None) -> None:
+        for each in _heeded():
+            signal.signal(each, _at_once)
+        _tell(f"{signal.Signals(signum).name}: {until}; once more to end at once.\n")
+
+    with _handled_by(first):
+        yield
+
+
+@contextmanager
 def shown_by(show: Callable[[str], None]) -> Iterator[None]:
     """Within the block have ``show`` say that we are stopping; it runs in a signal handler."""
     _displays.append(show)

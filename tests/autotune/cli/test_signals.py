@@ -24,6 +24,15 @@ with raised_signals():
         signal.raise_signal(signal.SIGTERM)
 print("not reached")
 """
+PUT_OFF = """
+import signal
+from autotune.cli.signals import put_off_signals, raised_signals
+with raised_signals(), put_off_signals("a file is being finished"):
+    signal.raise_signal(signal.SIGINT)
+    print("finished", flush=True)
+    signal.raise_signal(signal.SIGTERM)
+print("not reached")
+"""
 SIGNALLED = """
 import os, signal, sys
 
@@ -156,3 +165,11 @@ def test_a_second_signal_ends_at_once() -> None:
         [sys.executable, "-c", SECOND], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (143, "")
+
+
+def test_what_must_be_finished_is_finished_unless_a_second_signal_comes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PUT_OFF], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (143, "finished\n")
+    assert done.stderr == "SIGINT: a file is being finished; once more to end at once.\n"
