@@ -38,6 +38,7 @@ _TIME, _CONTEXT, _GENERATED, _IMAGES = "TIMESTAMP", "ContextTokens", "GeneratedT
 _NEEDED = (_TIME, _CONTEXT, _GENERATED)
 _KNOWN = (*_NEEDED, _IMAGES)
 _HEADER = ",".join(_NEEDED)
+_NAME = re.compile(r"([\w.;|()/%-]+( [\w.;|()/%-]+){0,2})?")
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", re.ASCII)
 _HEADLESS = re.compile(rf"{_STAMP.pattern}[^,\s]*(?:,\s*\d+)+", re.ASCII)
 _STAMP_HINT = "times are written 2023-11-16 18:15:46.6805900, perhaps with +00:00 or Z behind"
@@ -128,6 +129,11 @@ def _row_parser(head: str) -> Callable[[str], _Row]:
     return parse
 
 
+def _named(column: str) -> str:
+    """Return a column in quotes, unless it is none: what lies there may be anybody's prompt."""
+    return f" {shown(column)}" if _NAME.fullmatch(column) else ""
+
+
 def _check_header(names: list[str]) -> None:
     hint = f"the first line is {_HEADER}, in any order, perhaps with {_IMAGES}"
     if _STAMP.match(names[0]):
@@ -135,7 +141,7 @@ def _check_header(names: list[str]) -> None:
     unknown = [name for name in names if name not in _KNOWN]
     if unknown:
         raise BadLine(
-            f"the header has an unknown column {shown(unknown[0])}",
+            f"the header has an unknown column{_named(unknown[0])}",
             hint=nearest(unknown[0][:100], _KNOWN) or hint,
         )
     for name in _KNOWN:

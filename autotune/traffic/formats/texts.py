@@ -18,6 +18,7 @@ from autotune.errors import UsageError
 from autotune.traffic.capture.asked import Prompt
 from autotune.traffic.capture.blocks import SALT_BYTES, BlockHasher
 from autotune.traffic.capture.tokenizer import HubTokenizer, Tokenizer
+from autotune.traffic.formats.base import opened
 from autotune.traffic.hashing import U8
 from autotune.traffic.well_formed import well_formed
 
@@ -126,7 +127,9 @@ def _no_pause() -> None:
 
 def _tokenizer(name: str) -> Tokenizer:
     path = Path(name)
-    return FileTokenizer(path) if path.is_file() else HubTokenizer(name)
+    if path.exists() and not path.is_dir():
+        return FileTokenizer(path)
+    return HubTokenizer(name)
 
 
 class FileTokenizer:
@@ -140,7 +143,8 @@ class FileTokenizer:
         from tokenizers import Tokenizer as Encoder
 
         try:
-            text = file.read_text(encoding="utf-8")
+            with opened(file) as source:
+                text = source.read().decode()
             json.loads(text)
             self._encoder = Encoder.from_str(text)
         # The library raises the base class itself for a file that is no tokenizer.

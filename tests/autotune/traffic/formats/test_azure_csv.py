@@ -113,6 +113,13 @@ def test_windows_line_ends_blank_lines_and_byte_order_mark_are_read(tmp_path: Pa
     assert read(path).meta.requests == 1
 
 
+def test_what_is_no_header_is_not_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('{"prompt": "Is a hidden word in here, or not?"}\n')
+    with pytest.raises(TraceError, match=r"unknown column$"):
+        load_trace(path, format="azure")
+
+
 @pytest.mark.parametrize(
     ("header", "reason", "hint"),
     [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,10 @@ def test_messages_with_more_than_text_keep_their_texts() -> None:
     assert prompt.text == "user\na"
     assert prompt.messages is None
     assert chat_prompt([{"role": "user", "content": "a"}]).messages is not None
+
+
+def test_a_pipe_is_no_tokenizer_and_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="is no tokenizer"):
+        Texts(str(path))
