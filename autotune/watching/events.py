@@ -58,7 +58,7 @@ class Announcer(Listener):
 def event_json(
     event: EventName, what: str, status: dict[str, Any], *, at: datetime
 ) -> dict[str, Any]:
-    """Return a message as it is sent; its ``text`` is what some chat servers show."""
+    """Return a message as it is sent; its ``text`` is for people."""
     return {
         "schema_version": SCHEMA_VERSION,
         "event": event,
