@@ -15,8 +15,9 @@ STATUS_EVERY_S = 1.0
 
 STOPPING_US = 30_000_000
 """How long stopping may take: engines get 20 s, messages 10."""
-STARTING_US = 120_000_000
-"""How long the study may take from one sign of life to the next until it is open."""
+STARTING_US = 660_000_000
+"""How long the study may take from one sign of life to the next until it is open: vLLM is asked
+twice what it makes of the arguments, for 300 s at most."""
 
 _PINGS_PER_WATCHDOG = 4
 
