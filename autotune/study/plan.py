@@ -202,8 +202,11 @@ class Plan:
             return replace(self, live=False).unconfirmed(rows)
         if not measured(rows, self.baseline) or self._confirm(rows) is None:
             return 0
-        done = sum(row.phase == "confirm" and row.state in FINISHED for row in rows)
-        return max(1, confirm_trials(self.trials, live=self._searches_live) - done)
+        done = 0
+        for row in rows:
+            # What was confirmed before a search went on says nothing of what that has found.
+            done = 0 if _is_new(row) else done + _confirms(row)
+        return max(0, confirm_trials(self.trials, live=self._searches_live) - done)
 
     def ended_by(self, rows: Sequence[TrialRecord]) -> EndedBy:
         """Return why there is no next trial."""
@@ -343,6 +346,15 @@ class Plan:
 
     def _again(self, rows: Sequence[TrialRecord], candidate: Candidate) -> Step:
         return Step("confirm", candidate, replicate_of=first_trial(rows, candidate))
+
+
+def _is_new(row: TrialRecord) -> bool:
+    """Whether a trial is the first that the search has spent on its candidate."""
+    return row.phase in _SEARCHED and row.replicate_of is None
+
+
+def _confirms(row: TrialRecord) -> bool:
+    return row.phase == "confirm" and row.state in FINISHED
 
 
 def is_search(row: TrialRecord, rows: Sequence[TrialRecord]) -> bool:
