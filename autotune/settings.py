@@ -230,7 +230,7 @@ class TuneSettings(WatchingSettings, StorageSettings):
     def _a_moment(cls, given: object) -> str | None:
         if given is None:
             return None
-        if isinstance(given, int) and 0 <= given < _MINUTES_A_DAY:
+        if isinstance(given, int) and not isinstance(given, bool) and given < _MINUTES_A_DAY:
             # YAML reads 22:30 as a number of base 60, and 07:00 as a text.
             given = f"{given // 60:02}:{given % 60:02}"
         text = given.isoformat() if isinstance(given, date) else str(given).strip()

@@ -420,3 +420,24 @@ def test_a_hint_points_to_the_help_of_the_command() -> None:
     with pytest.raises(UsageError) as caught:
         load_settings(None, {**GIVEN, "engine_args": {"max_num_seqs": 0}}, command="calibrate")
     assert "`autotune calibrate --help`" in caught.value.hint
+
+
+def test_deadlines_are_lengths_and_moments(config: Path) -> None:
+    """YAML reads 22:30 as a number of base 60, and a date with a time as such."""
+    config.write_text("timeout: 3600\nuntil: 22:30\n")
+    settings = load_settings(config, GIVEN)
+    assert (settings.timeout, settings.until) == ("3600", "22:30")
+    config.write_text("until: 2026-12-01T07:00:00\n")
+    assert load_settings(config, GIVEN).until == "2026-12-01T07:00:00"
+    flags = {**GIVEN, "timeout": "8h", "until": "07:00"}
+    assert load_settings(None, flags).until == "07:00"
+
+
+@pytest.mark.parametrize("timeout", ["0", "0h", "-1h", "8 hours", "soon", "9000h", True])
+def test_what_is_no_length_of_time_is_refused(timeout: object) -> None:
+    assert refusal(timeout=timeout).message.startswith("--timeout: must be a length of time")
+
+
+@pytest.mark.parametrize("until", ["25:00", "7", "2026-12-01", True, 1440])
+def test_what_is_no_moment_is_refused(until: object) -> None:
+    assert refusal(until=until).message.startswith("--until: must be a time of day")

@@ -362,6 +362,19 @@ def test_an_interrupted_conversation_is_not_continued(open_supervisor: Open) -> 
         assert supervisor.stop() == 0.0
 
 
+def test_a_pulse_ends_what_takes_long_and_not_what_ends_it(open_supervisor: Open) -> None:
+    def over() -> None:
+        raise EnvironmentFault("over")
+
+    script = {"replay": [], "stop": [[["send", "stopped", {"stop_s": 0.5}]]]}
+    with open_supervisor(script) as supervisor:
+        supervisor.pulse = over
+        assert supervisor.stop() == 0.5
+        with pytest.raises(EnvironmentFault, match="over"):
+            supervisor.replay(trace(), PLAN, lambda _: None)
+        assert supervisor._process is None
+
+
 def test_a_body_that_cannot_be_sent_is_an_error(open_supervisor: Open) -> None:
     with open_supervisor({}) as supervisor, pytest.raises(ValueError, match="JSON compliant"):
         supervisor.describe({"gpu_memory_utilization": math.nan})

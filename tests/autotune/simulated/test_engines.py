@@ -311,3 +311,23 @@ def test_a_sweep(opened: Open, tmp_path: Path) -> None:
     part, whole = engines.sweep(plan, limits, said, seconds=0.1)
     assert not whole
     assert 0 < len(part) < len(steps)
+
+
+def test_time_passes_on_paper_and_can_be_cut_short(opened: Open, tmp_path: Path) -> None:
+    """The pulse is asked every second of it."""
+    engines = opened()
+    assert engines.clock() == 0.0
+    started(engines, tmp_path)
+    begun_s = engines.clock()
+    assert begun_s == engines.profile.start_s
+    engines.wait(7.5)
+    assert engines.clock() == begun_s + 7.5
+
+    def stop() -> None:
+        if engines.clock() > begun_s + 10.0:
+            raise TimeoutError
+
+    engines.pulse = stop
+    with pytest.raises(TimeoutError):
+        engines.replay(trace_of(400), PLAN, said)
+    assert begun_s + 10.0 < engines.clock() <= begun_s + 11.0

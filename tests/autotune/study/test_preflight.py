@@ -9,7 +9,6 @@ import pytest
 from autotune import lease as leases
 from autotune.errors import EnvironmentFault, LeaseHeld
 from autotune.lease import device_lock, lease, study_lock
-from autotune.study import preflight
 from autotune.study.preflight import check_leases, check_room, check_weights
 from tests.autotune.study.scripted import job_of, settings_of
 
@@ -46,7 +45,7 @@ def test_a_night_needs_room(
     class Space:
         f_bavail, f_frsize = free, 1
 
-    monkeypatch.setattr(preflight.os, "statvfs", lambda _: Space if found else found)
+    monkeypatch.setattr(os, "statvfs", lambda _: Space if found else found)
     job = job_of(log_folder=tmp_path / "logs" / "deeper", trials=10_000)
     if option is None:
         check_room(job, url)
