@@ -6,6 +6,7 @@ import functools
 import ssl
 import tempfile
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -21,14 +22,13 @@ def with_certificate() -> ssl.SSLContext:
     """Return TLS for a server with a certificate for localhost that nobody has signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.NamedTemporaryFile(suffix=".pem") as file:
-        file.write(_self_signed())
-        file.flush()
+        write_certificate(Path(file.name))
         context.load_cert_chain(file.name)
     return context
 
 
-def _self_signed() -> bytes:
-    """Return a new key and its certificate, both as PEM."""
+def write_certificate(path: Path) -> None:
+    """Write a new key and its certificate, which vouches for itself, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
@@ -44,4 +44,4 @@ def _self_signed() -> bytes:
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return private + certificate.public_bytes(Encoding.PEM)
+    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))

@@ -71,6 +71,14 @@ def test_a_recording_that_never_began_is_none(tmp_path: Path, text: str) -> None
     assert read_part(path) is None
 
 
+@pytest.mark.parametrize("first", ["\0" * 99, '{"recording": 5}', '{"recording": {"by": 1}}'])
+def test_a_recording_whose_header_is_lost_is_kept_for_people(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "a.part"
+    path.write_bytes(first.encode() + b"\n" + RECORD.to_line())
+    with pytest.raises(TraceError, match=r"recorded"):
+        read_part(path)
+
+
 def test_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.part"
     path.write_text('{"recording": {"by": "proxy", "block_size": 16, "version": 9}}\n')

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.traffic.capture import upstream
 from autotune.traffic.capture.upstream import Target
+from tests.autotune.engine.certificate import write_certificate
 from tests.autotune.traffic.capture.scripted import (
     CLOSES,
     GET,
@@ -21,9 +22,6 @@ from tests.autotune.traffic.capture.scripted import (
 )
 
 pytestmark = pytest.mark.wire
-
-CERTIFICATE = Path(__file__).with_name("localhost.pem")
-"""Of no use but here: it is for ``localhost``, and signed by itself."""
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nT: 1\r\n\r\n"
 EARLY = b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"
@@ -212,12 +210,14 @@ def test_names_with_several_addresses_are_tried_one_after_another() -> None:
     ],
 )
 def test_tls_is_checked_against_the_name(
-    host: str, trusted: bool, words: bytes, monkeypatch: pytest.MonkeyPatch
+    host: str, trusted: bool, words: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    certificate = tmp_path / "localhost.pem"
+    write_certificate(certificate)
     if trusted:
-        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE)
+    context.load_cert_chain(certificate)
 
     async def run() -> None:
         async with asked(Scripted(tls=context), host=host) as client:
