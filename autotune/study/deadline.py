@@ -25,6 +25,11 @@ SLURM_MARGIN_S = 60.0
 
 Clock = Callable[[], float]
 
+try:
+    _CLOCK = time.CLOCK_BOOTTIME
+except AttributeError:  # Linux alone has it.
+    _CLOCK = time.CLOCK_MONOTONIC
+
 
 class DeadlinePassed(EnvironmentFault):
     """The deadline and its grace are over, and something still runs."""
@@ -32,9 +37,7 @@ class DeadlinePassed(EnvironmentFault):
 
 def boot_time() -> float:
     """Return seconds that only grow, those of a suspended machine among them."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    return time.clock_gettime(_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)
