@@ -60,7 +60,7 @@ def salt_of(folder: Path, salt_file: Path | None = None) -> bytes:
 
 def unfinished(folder: Path) -> list[Path]:
     """Return what recorders that crashed have left in a folder, oldest first."""
-    return sorted(folder.glob(f"*{SUFFIX}"))
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
 
 
 def _make_salt(path: Path) -> None:

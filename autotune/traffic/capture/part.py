@@ -11,10 +11,12 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from autotune.errors import TraceError
-from autotune.traffic.capture.record import Record, TornLine
+from autotune.traffic.capture.record import Moment, Record, TornLine
 
 SUFFIX = ".part"
 VERSION = 1
@@ -33,9 +35,12 @@ class Appending(Protocol):
         """Close the file."""
 
 
+_LOST = "the line that says how it was recorded cannot be read"
+
 Opener = Callable[[Path], Appending]
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """What a recording says of itself.
@@ -48,18 +53,19 @@ class Header:
     """
 
     by: str
-    block_size: int
+    block_size: Annotated[int, Field(ge=1)]
     with_text: bool = False
     version: int = VERSION
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
     """Requests that were not recorded, with times in seconds since 1970."""
 
-    start_s: float
-    end_s: float
-    requests: int
+    start_s: Moment
+    end_s: Moment
+    requests: Annotated[int, Field(ge=0)]
     reason: str
 
     def to_line(self) -> bytes:
@@ -143,10 +149,10 @@ class PartFile:
 
 
 def read_part(path: Path) -> Part | None:
-    """Return a recording, None if it has no header: whoever made it came no further.
+    """Return a recording, None if nothing is in it: whoever made it came no further.
 
     Raises:
-        TraceError: it was made by another version.
+        TraceError: it was made by another version, or its header is lost.
         OSError: it cannot be read.
     """
     torn = 0
@@ -160,12 +166,14 @@ def read_part(path: Path) -> Part | None:
             elif "recording" in row:
                 header = _header(path, row["recording"])
             elif "gap" in row:
-                gaps.append(Missed(**row["gap"]))
+                gaps.append(_MISSED.validate_python(row["gap"]))
             else:
                 records.append(Record.from_row(row))
-        except (TornLine, TypeError):
+        except (TornLine, ValidationError):
             torn += 1
     if header is None:
+        if records or gaps or torn > 1:
+            raise TraceError(f"{path}: {_LOST}", hint="look at it, then move it away")
         return None
     return Part(header=header, records=records, gaps=gaps, torn=torn)
 
@@ -178,15 +186,19 @@ def _rows(path: Path) -> Iterator[dict[str, Any] | None]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             yield row if isinstance(row, dict) else None
 
 
-def _header(path: Path, row: dict[str, Any]) -> Header:
-    if row.get("version") != VERSION:
+_MISSED = TypeAdapter(Missed)
+_HEADER = TypeAdapter(Header)
+
+
+def _header(path: Path, row: object) -> Header:
+    if isinstance(row, dict) and row.get("version") != VERSION:
         raise TraceError(
             f"{path}: was recorded by another version of autotune",
             hint="finish it with that one, or move it away",
         )
-    return Header(**row)
+    return _HEADER.validate_python(row)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from autotune.errors import AutotuneError
+from autotune.traffic.model import MAX_HASH_ID, MAX_PRIORITY, MAX_TOKENS, MIN_PRIORITY
 
 Ending = Literal["completed", "cancelled", "failed"]
+Moment = Annotated[float, Field(ge=0, le=253_402_300_799, allow_inf_nan=False)]
+"""Seconds since 1970, up to the year 9999."""
+
+_Count = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+_Elapsed = Annotated[float, Field(allow_inf_nan=False)]
+_Priority = Annotated[int, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
+_Ids = tuple[Annotated[int, Field(ge=0, le=MAX_HASH_ID)], ...]
 
 
 class TornLine(AutotuneError):
     """A line of a recording that a crash or a full disk cut off."""
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A request that has ended, without its texts unless they were asked for.
@@ -38,20 +49,20 @@ class Record:
         output_text: the answer, likewise.
     """
 
-    arrival_s: float
+    arrival_s: Moment
     ending: Ending
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    max_tokens: int | None = None
-    priority: int | None = None
+    prompt_tokens: _Count | None = None
+    output_tokens: _Count | None = None
+    cached_tokens: _Count | None = None
+    max_tokens: _Count | None = None
+    priority: _Priority | None = None
     model: str | None = None
-    ttft_ms: float | None = None
-    e2e_ms: float | None = None
+    ttft_ms: _Elapsed | None = None
+    e2e_ms: _Elapsed | None = None
     output_estimated: bool = False
-    token_ids: tuple[int, ...] = ()
-    text_ids: tuple[int, ...] = ()
-    text_bytes: int = 0
+    token_ids: _Ids = ()
+    text_ids: _Ids = ()
+    text_bytes: Annotated[int, Field(ge=0)] = 0
     prompt_text: str | None = None
     output_text: str | None = None
 
@@ -67,14 +78,12 @@ class Record:
         Raises:
             TornLine: it is none.
         """
-        for name in ("token_ids", "text_ids"):
-            if name in row:
-                row[name] = tuple(row[name])
         try:
-            return cls(**row)
-        except TypeError as error:
+            return _ROW.validate_python(row)
+        except ValidationError as error:
             raise TornLine("a line of the recording is no request") from error
 
 
+_ROW = TypeAdapter(Record)
 _NAMES = tuple(field.name for field in fields(Record))
 _UNSAID = {field.name: field.default for field in fields(Record)}

@@ -57,6 +57,7 @@ def test_one_recorder_at_a_time(tmp_path: Path) -> None:
 
 
 def test_unfinished_recordings_are_listed_oldest_first(tmp_path: Path) -> None:
+    (tmp_path / "capture-3.part").mkdir()
     for name in ("capture-2.part", "capture-1.part", "a.jsonl"):
         (tmp_path / name).write_text("")
     assert [path.name for path in unfinished(tmp_path)] == ["capture-1.part", "capture-2.part"]

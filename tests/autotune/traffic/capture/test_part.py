@@ -53,7 +53,16 @@ def test_a_line_that_was_cut_off_is_counted(tmp_path: Path) -> None:
     assert (part.records, part.torn) == ([RECORD], 1)
 
 
-@pytest.mark.parametrize("line", ['{"arrival_s": 1}', '{"gap": {}}', "[1]", "5", '{"more": 1}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"arrival_s": 1}', '{"gap": {}}', "[1]", "5", '{"more": 1}', "[" * 100_000, '{"gap": 5}',
+        '{"arrival_s": "x", "ending": "failed"}', '{"arrival_s": 1e999, "ending": "failed"}',
+        '{"arrival_s": 1, "ending": "failed", "prompt_tokens": -1}',
+        '{"arrival_s": 1, "ending": "failed", "token_ids": ["a"]}',
+        '{"arrival_s": 1, "ending": "failed", "text_ids": 5}',
+    ],
+)  # fmt: skip
 def test_a_line_that_is_no_record_is_counted(tmp_path: Path, line: str) -> None:
     path = tmp_path / "a.part"
     file = PartFile(path, HEADER)
