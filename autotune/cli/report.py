@@ -63,6 +63,7 @@ def report(
 
 
 def _made(repository: Repository, url: str, study_name: str | None, budget: str | None) -> Report:
+    from autotune.study.doctor.holders import is_worked_on
     from autotune.study.report import make_report
     from autotune.study.view import load_view
     from storage.events import read_events
@@ -72,6 +73,7 @@ def _made(repository: Repository, url: str, study_name: str | None, budget: str 
         view,
         read_events(url, view.study.id),
         lambda number: repository.samples(view.study.id, number),
+        working=is_worked_on(url, view.study.name),
     )
 
 

@@ -37,6 +37,20 @@ if TYPE_CHECKING:
 MOST_LINES = 40
 """Of one screen; notes that have no room on it are counted instead."""
 
+LABELS = (
+    "study",
+    "verdict",
+    "budget",
+    "gain",
+    "sure",
+    "cost",
+    "failures",
+    "course",
+    "notes",
+    "next",
+)
+"""In their order."""
+
 _LABEL = 10
 _GOES_ON = " \\"
 _LEAST_NOTES = 3
@@ -271,7 +285,7 @@ def _trials(numbers: Sequence[int]) -> str:
     return f"trial{'s' * (len(numbers) > 1)} {shown}{more}"
 
 
-_ENDED: Mapping[str, str] = {
+ENDED: Mapping[str, str] = {
     "trials": "ended with all of its trials",
     "settled": "ended as nothing better is expected",
     "exhausted": "ended as no candidate is left",
@@ -286,8 +300,10 @@ def _course(course: Course, state: str) -> Iterator[str]:
         parts.append(f"resumed {times}, last at {_minute(course.resumed[-1])}")
     if course.interrupted:
         parts.append(f"cut short in {_trials(course.interrupted)}")
+    if course.working is False:
+        parts.append("nobody works on it now: it was killed")
     if state == "finished" and course.ended_by is not None:
-        parts.append(_ENDED.get(course.ended_by, f"ended by {course.ended_by}"))
+        parts.append(ENDED.get(course.ended_by, f"ended by {course.ended_by}"))
     yield f"{'; '.join(parts)}."
 
 

@@ -51,6 +51,8 @@ class Course:
         resumed: when it went on.
         interrupted: numbers of the trials that were cut short by an end.
         ended_by: what ended it, None where that was not recorded.
+        working: of one that runs, whether a process may be at work on it: False after a kill.
+            None of others.
     """
 
     began: str
@@ -58,6 +60,7 @@ class Course:
     resumed: tuple[str, ...]
     interrupted: tuple[int, ...]
     ended_by: str | None
+    working: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,9 +77,20 @@ class Report:
 
 
 def make_report(
-    view: StudyView, events: Sequence[EventRecord], load_samples: LoadSamples
+    view: StudyView,
+    events: Sequence[EventRecord],
+    load_samples: LoadSamples,
+    *,
+    working: bool | None = None,
 ) -> Report:
-    """Gather what is stored of a study, which may be empty, running or simulated."""
+    """Gather what is stored of a study, which may be empty, running or simulated.
+
+    Args:
+        view: the study, judged.
+        events: of it.
+        load_samples: of its trials.
+        working: whether a process may be at work on it; None where that is not known.
+    """
     return Report(
         view=view,
         margins=tuple(_margins(view)),
@@ -84,7 +98,7 @@ def make_report(
         spending=spending_of(view, events),
         failures=failures_of(view.trials),
         slow_spells=slow_spells_of(view.trials),
-        course=_course(view.study, events),
+        course=_course(view.study, events, working),
     )
 
 
@@ -146,7 +160,7 @@ def _room(over: Mapping[str, float | None], limit: Limit) -> float | None:
     return None if by is None else -by
 
 
-def _course(study: StudyRecord, events: Sequence[EventRecord]) -> Course:
+def _course(study: StudyRecord, events: Sequence[EventRecord], working: bool | None) -> Course:
     ended_by = ending_of(study)[ENDED_BY]
     return Course(
         began=study.created_at,
@@ -156,6 +170,7 @@ def _course(study: StudyRecord, events: Sequence[EventRecord]) -> Course:
             int(event.detail["number"]) for event in events if event.kind == "interrupted"
         ),
         ended_by=None if ended_by is None else str(ended_by),
+        working=working if study.state == "running" else None,
     )
 
 

@@ -15,6 +15,7 @@ from autotune.study.doctor.results import Result
 from storage.database import open_database
 from storage.errors import StorageError
 from storage.faults import translated_errors
+from storage.leases import study_resource
 from storage.owner import Owner
 from storage.schema import lease
 
@@ -68,6 +69,16 @@ def _row_results(url: str) -> Iterator[Result]:
         else:
             hint = "it expires a minute after its owner's last sign of life"
             yield Result("leases", "warn", words, hint)
+
+
+def is_worked_on(url: str, name: str) -> bool:
+    """Whether a process holds the lease of a study, or may: one of another machine is believed.
+
+    Raises:
+        StorageError: as ``leases_in`` does.
+    """
+    own = study_resource(name)
+    return any(resource == own and not owner.is_gone for resource, owner, _ in leases_in(url))
 
 
 def leases_in(url: str) -> list[tuple[str, Owner, str]]:
