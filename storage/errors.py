@@ -81,6 +81,10 @@ class LeaseTaken(StorageError):
         self.pid = pid
         self.since = since
 
+    def with_hint(self, hint: str) -> LeaseTaken:
+        """Return the same error with another hint."""
+        return LeaseTaken(self.message, hint=hint, host=self.host, pid=self.pid, since=self.since)
+
 
 class UnusableName(StorageError):
     """A study cannot have this name."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from storage.errors import StorageError, StorageUnavailable
+from storage.errors import LeaseTaken, StorageError, StorageUnavailable
 from storage.records import TrialRecord
 from storage.repository import Repository
 from storage.spool import Spool, Spooled
@@ -66,8 +66,8 @@ class Keeper:
             ending: As ``Ending.of`` takes it.
 
         Raises:
-            StorageUnavailable: The database cannot be used; it is said where the measurement
-                waits for the same command to store it.
+            StorageUnavailable, LeaseTaken: The database cannot be used, or no longer by us; it is
+                said where the measurement waits for the same command to store it.
             StorageError: As ``Repository.store_ending`` does.
         """
         study = self._repository.opened(self._study_id)
@@ -81,6 +81,8 @@ class Keeper:
             )
         except StorageUnavailable as error:
             raise self._where_it_waits(error, spooled.number, path, size) from error
+        except LeaseTaken as error:
+            raise error.with_hint(f"{error.hint} {_waits(spooled.number, path)}") from error
         if path is not None:
             self._spool.drop(path)
 
@@ -114,18 +116,12 @@ class Keeper:
     def _where_it_waits(
         self, error: StorageUnavailable, number: int, path: Path | None, size: int
     ) -> StorageUnavailable:
-        message, hint = error.message, error.hint
+        message = error.message
         if error.full:
             path_of_all = self._repository.path
             place = None if path_of_all is None else path_of_all.parent
             message = f"{message.rstrip('.')}{_room(place, size)}."
-        if path is None:
-            lost = f"What trial {number} measured is lost, since no file could be written"
-            hint = f"{hint} {lost}."
-        else:
-            hint = (
-                f"What trial {number} measured waits in {path}; the same command stores it. {hint}"
-            )
+        hint = f"{_waits(number, path)} {error.hint}"
         return StorageUnavailable(message, hint=hint, url=error.url, full=error.full)
 
     def _read(self, path: Path) -> Spooled | None:
@@ -144,7 +140,7 @@ class Keeper:
     def _store(self, path: Path, spooled: Spooled) -> bool:
         try:
             stored = self._repository.store_spooled(self._study_id, spooled)
-        except StorageUnavailable:
+        except (LeaseTaken, StorageUnavailable):
             raise
         except StorageError as error:
             self._set_aside(path, f"cannot be stored ({error.message.rstrip('.')})")
@@ -163,6 +159,13 @@ class Keeper:
         except OSError as error:
             where = f"stays where it is ({error.strerror})"
         self._say(f"{path} {why} and {where}")
+
+
+def _waits(number: int, path: Path | None) -> str:
+    """Say what became of a measurement that the database has not."""
+    if path is None:
+        return f"What trial {number} measured is lost, since no file could be written."
+    return f"What trial {number} measured waits in {path}; the same command stores it."
 
 
 def _room(folder: Path | None, size: int) -> str:

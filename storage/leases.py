@@ -37,7 +37,7 @@ _AFTER_FAULT_S: Final = 1.0
 _ours: Final[set[str]] = set()
 """Owners in this process; one that could not give its lease back is no longer among them."""
 
-_LONGEST_BEAT_S: Final = 6.0
+_LONGEST_BEAT_S: Final = 3.0
 """How long a heartbeat is waited for in the end: a little more than one tries a locked file."""
 
 _UNIX_EPOCH_DAY: Final = 2440587.5

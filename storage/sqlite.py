@@ -20,7 +20,7 @@ from storage.masking import mask_url
 BUSY_TIMEOUT_S: Final = 60
 """How long a writer waits for another one. Trials last minutes, so nothing else is urgent."""
 
-SHORT_BUSY_TIMEOUT_S: Final = 5
+SHORT_BUSY_TIMEOUT_S: Final = 2
 """The same where what fails is tried again: SQLite hears no signal while it waits."""
 
 _WAL_PAUSE_S: Final = 0.02

@@ -88,7 +88,7 @@ def run_announced(descriptor: int, arguments: Sequence[str]) -> None:
     announce(Supervisor, "start", "start", descriptor)
     announce(Supervisor, "replay", "warmup", descriptor)
     announce(Supervisor, "stop", "stop", descriptor)
-    announce(Repository, "finish_trial", "store", descriptor)
+    announce(Repository, "store_ending", "store", descriptor)
     announce(controller, "tell_stored", "tell", descriptor)
     announce(tune, "_print", "report", descriptor)
     progress = ScreenWatcher.progress

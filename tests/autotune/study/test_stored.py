@@ -328,6 +328,8 @@ def test_a_study_taken_over_meanwhile_is_left_as_it_is(night: Night) -> None:
     with pytest.raises(LeaseTaken, match=r"was taken over by process .* on far") as caught:
         night.tune()
     assert exit_code_of(caught.value) == 75
+    (spool,) = night.spools()
+    assert f"What trial 1 measured waits in {spool}" in caught.value.hint
     assert [row.state for row in night.rows()] == ["complete", "running"]
     night.engines = Hooked()
     with pytest.raises(LeaseTaken, match=r"is in use by process .* on far since") as second:
