@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ from autotune.cli.best_words import verdict_and_advice
 from autotune.cli.caveats import caveat_lines, few_requests_lines
 from autotune.cli.certainty import certainty_lines, gain_text
 from autotune.cli.holdout_words import holdout_words
+from autotune.cli.label_page import MARGIN, Page
 from autotune.cli.tables import (
     budget_text,
     cropped,
@@ -51,49 +50,11 @@ LABELS = (
 )
 """In their order."""
 
-_LABEL = 10
-_GOES_ON = " \\"
 _LEAST_NOTES = 3
 _FAILURES_SHOWN = 4
 _NUMBERS_SHOWN = 6
 _SURE = ("How sure", "If it is not", "That leaves", "Keeping it")
 """How the sentences begin that say how sure a verdict is; the others are notes to it."""
-
-
-class Report80:
-    """Collects lines of at most 80 columns under labels."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def add(self, name: str, parts: Iterable[str]) -> None:
-        """Add sentences, each from a line of its own."""
-        for part in parts:
-            wrapped = textwrap.wrap(
-                plain_line(part),
-                WIDTH - _LABEL,
-                break_on_hyphens=False,
-                subsequent_indent="  ",
-            )
-            for line in wrapped:
-                self.lines.append(f"{name:{_LABEL}}{line}".rstrip())
-                name = ""
-
-    def add_rows(self, name: str, rows: Iterable[str]) -> None:
-        """Add lines of a table, cut off where they are too long."""
-        for row in rows:
-            self.lines.append(f"{name:{_LABEL}}{cropped(row, WIDTH - _LABEL)}".rstrip())
-            name = ""
-
-    def add_command(self, words: Sequence[str]) -> None:
-        """Add a command that can be copied, on several lines where it is long."""
-        line, indent = "", " " * _LABEL
-        for word in map(shlex.quote, words):
-            if line and len(indent + line + word) + len(" ") + len(_GOES_ON) > WIDTH:
-                self.lines.append(f"{indent}{line}{_GOES_ON}")
-                line, indent = "", " " * (_LABEL + 2)
-            line = f"{line} {word}" if line else word
-        self.lines.append(f"{indent}{line}")
 
 
 def report_lines(report: Report, budget: str | None, place: Sequence[str] = ()) -> list[str]:
@@ -104,7 +65,7 @@ def report_lines(report: Report, budget: str | None, place: Sequence[str] = ()) 
         budget: given in place of the study's own, else None.
         place: options that name the study to further commands.
     """
-    head, tail = Report80(), Report80()
+    head, tail = Page(), Page()
     head.add("study", [state_line(report.view), *simulation_lines(report.view.study)])
     head.add("verdict", verdict_lines(report, budget))
     head.add_rows("budget", _margin_rows(report.margins))
@@ -275,7 +236,7 @@ def _failure(group: FailureGroup) -> str:
     count = len(group.numbers)
     return cropped(
         f"{group.failure_class} {count}× ({_trials(group.numbers)}): {evidence}",
-        2 * (WIDTH - _LABEL) - 4,
+        2 * (WIDTH - MARGIN) - 4,
     )
 
 
@@ -337,7 +298,7 @@ def _without(start: str, lines: Sequence[str]) -> list[str]:
 
 def _fitting(notes: Sequence[str], room: int) -> list[str]:
     """Return as many notes as there is room for, and how many there are besides."""
-    page = Report80()
+    page = Page()
     for index, note in enumerate(notes):
         before = len(page.lines)
         page.add("" if index else "notes", [note])

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.hardware.gpu_memory import Holder, holders
 from autotune.hardware.gpu_meter import GpuMeter
 from autotune.hardware.nvml import Nvml
-from autotune.study.doctor.results import Result
+from autotune.study.doctor.results import Result, worst
 
 _HELD_BACK = frozenset(
     ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -100,15 +100,9 @@ def gpu_results(
 def _judged(gpu: Gpu, proc: Path) -> Iterator[Result]:
     name = f"gpu {gpu.uuid[:_UUID_SHOWN]}"
     problems = list(_problems(gpu))
-    words = [gpu.name, *_facts(gpu)]
-    if problems:
-        states = [state for state, _, _ in problems]
-        said = [text for _, text, _ in problems]
-        hint = next((hint for _, _, hint in problems if hint), "")
-        state = "fail" if "fail" in states else "warn"
-        yield Result(name, "fail" if state == "fail" else "warn", ", ".join([*words, *said]), hint)
-    else:
-        yield Result(name, "ok", ", ".join(words))
+    words = ", ".join([gpu.name, *_facts(gpu), *(each.words for each in problems)])
+    hint = problems[0].hint if problems else ""
+    yield Result(name, worst(problems), words, hint)
     if _in_use(gpu):
         yield _memory(f"{name} memory", gpu, proc)
 
@@ -120,15 +114,17 @@ def _facts(gpu: Gpu) -> Iterator[str]:
         yield "persistent" if gpu.persistent else "not persistent"
 
 
-def _problems(gpu: Gpu) -> Iterator[tuple[str, str, str]]:
-    """Yield state, words and hint of each."""
+def _problems(gpu: Gpu) -> Iterator[Result]:
+    """Yield what is wrong, the worst first."""
     if gpu.uncorrected_errors:
+        hint = "reset or replace the GPU: results may be wrong, and engines crash"
         words = f"{gpu.uncorrected_errors} uncorrected memory errors"
-        yield "fail", words, "reset or replace the GPU: results may be wrong, and engines crash"
+        yield Result("errors", "fail", words, hint)
     if gpu.mig:
-        yield "warn", "MIG is on", "engines see instances, by their own UUIDs"
+        yield Result("MIG", "warn", "MIG is on", "engines see instances, by their own UUIDs")
     if held := sorted((gpu.clock_reasons or frozenset()) & _HELD_BACK):
-        yield "warn", f"clocks held back: {', '.join(held)}", "see to its cooling and power first"
+        words = f"clocks held back: {', '.join(held)}"
+        yield Result("clocks", "warn", words, "see to its cooling and power first")
 
 
 def _in_use(gpu: Gpu) -> bool:

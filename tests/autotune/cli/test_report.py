@@ -5,7 +5,7 @@ from itertools import chain
 
 import pytest
 
-from autotune.cli.report_words import LABELS, MOST_LINES, Report80
+from autotune.cli.report_words import LABELS, MOST_LINES
 from tests.autotune.cli.conftest import Autotune
 
 
@@ -81,12 +81,3 @@ def test_what_cannot_be_meant_is_refused(
     ran = autotune("report", "--storage", studies, *arguments)
     assert ran.code == code
     assert ran.err.startswith("error: ")
-
-
-def test_a_long_command_can_still_be_copied() -> None:
-    page = Report80()
-    words = ["autotune", "best", "--budget", "ttft_p95:500 itl_p99:60", "--output", "x" * 40]
-    page.add_command(words)
-    assert len(page.lines) == 2
-    assert page.lines[0].endswith(" \\")
-    assert "'ttft_p95:500 itl_p99:60'" in page.lines[0]

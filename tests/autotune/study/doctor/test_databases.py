@@ -3,11 +3,15 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from autotune.study.doctor.databases import database_results
 from storage.repository import open_repository
+
+if TYPE_CHECKING:
+    from tests.storage.postgres import Server
 
 
 @pytest.fixture
@@ -51,3 +55,16 @@ def test_damage_is_found(file: Path) -> None:
         opened.seek((page - 1) * page_size)
         opened.write(b"\xff" * page_size)
     assert "fail" in {each.state for each in database_results(f"sqlite:///{file}")}
+
+
+@pytest.mark.wire
+def test_postgresql_is_asked_too_and_no_sequence_moves_on(postgres: Server) -> None:
+    url = postgres.database()
+    with open_repository(url) as repository:
+        first = repository.open_study("first", fingerprint={}, spec={})
+    found = {each.name: each.state for each in database_results(url)}
+    assert found == {"database": "ok", "integrity": "ok"}
+    with open_repository(url) as repository:
+        second = repository.open_study("second", fingerprint={}, spec={})
+        assert [each.name for each in repository.studies()] == ["second", "first"]
+    assert second.id == first.id + 1
