@@ -139,7 +139,7 @@ def run_study(
         repository = stored.repository
         stage = Stage(supervisor)
         if earlier is None:
-            check_enough(deadline, job, start_s=known_start_s(supervisor))
+            check_enough(deadline, job, start_s=known_start_s(supervisor, job))
             job = first_job(job, described, stage, supervisor, listener=watcher, name=name)
             job = at_edge(job, described, stage.info, watcher.say)
         if job.classes:
@@ -153,7 +153,7 @@ def run_study(
         stored.settle(record.id, folder, watcher.say)
         _judge_again(job, repository, record, earlier, watcher)
         watcher.opened(record, repository.trials(record.id))
-        timekeeper = Timekeeper.of(deadline, job, stage, start_s=known_start_s(supervisor))
+        timekeeper = Timekeeper.of(deadline, job, stage, start_s=known_start_s(supervisor, job))
         pause = (
             supervisor.wait if isinstance(supervisor, SimulatedEngines) else _pause(watcher.alive)
         )
@@ -227,7 +227,7 @@ def plan_study(
             check_fingerprint(earlier.study, job.fingerprint())
         for sentence in check_knobs(job, supervisor, say):
             say(sentence)
-        start_s = known_start_s(supervisor)
+        start_s = known_start_s(supervisor, job)
         if earlier is None and limit is not None:
             check_enough(limit.by(boot_time, boot_time()), job, start_s=start_s)
         check_leases(url, name, supervisor.device_uuids)

@@ -54,6 +54,12 @@ class Stage:
     def __init__(self, engines: StageEngines) -> None:
         self._engines = engines
         self._running: Running | None = None
+        self._start_s: float | None = None
+
+    @property
+    def start_s(self) -> float | None:
+        """The seconds that the latest start took, None before the first."""
+        return self._start_s
 
     @property
     def info(self) -> EngineInfo | None:
@@ -78,6 +84,7 @@ class Stage:
         """
         self.clear()
         started = self._engines.start(engine_args, log_path)
+        self._start_s = started.start_s
         self._running = Running(dict(engine_args), started, log_path)
         return self._running
 

@@ -127,7 +127,8 @@ class Timekeeper:
             rows,
             window_s=self._job.trace.duration_s,
             warmup_s=warmup_s(self._job),
-            start_s=self._start_s,
+            # The first trials may share an engine that a calibration has started.
+            start_s=self._start_s if self._stage.start_s is None else self._stage.start_s,
         )
 
     @property
@@ -182,6 +183,8 @@ def check_enough(deadline: Deadline | None, job: Job, *, start_s: float | None) 
         raise too_short(deadline, needed_s)
 
 
-def known_start_s(engines: AnyEngines) -> float | None:
-    """Return what an engine start takes where a profile says so, else None."""
-    return engines.profile.start_s if isinstance(engines, SimulatedEngines) else None
+def known_start_s(engines: AnyEngines, job: Job) -> float | None:
+    """Return what an engine start takes where a profile says so, or a calibration at most."""
+    if isinstance(engines, SimulatedEngines):
+        return engines.profile.start_s
+    return None if job.calibrated is None else job.calibrated.seconds

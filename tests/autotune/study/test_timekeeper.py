@@ -70,6 +70,16 @@ def test_a_live_trial_may_have_an_engine_to_start() -> None:
     assert on_it.trial_s(live, rows) < 20.0
 
 
+def test_the_start_of_an_engine_that_was_calibrated_counts(tmp_path: Path) -> None:
+    """No trial has it among its times that shares that engine."""
+    stage, job = Stage(ScriptedEngines()), job_of(live=True)
+    timekeeper = Timekeeper(Deadline(1000.0, 1000.0, "--timeout", Clock()), job, stage)
+    rows = [record(0, timings={**timings(0.0), "start_s": None})]
+    assert timekeeper.allowance(rows).seconds["start"] == START_S
+    stage.start(job.envelope(BASELINE), tmp_path / "engine.log")
+    assert timekeeper.allowance(rows).seconds["start"] == 1.0
+
+
 def test_a_repetition_waits_for_the_spell_to_end() -> None:
     hit = [record(0, state="invalid", failure_class="slow_spell", timings=timings(20.0))]
     timekeeper = keeper(Clock())
