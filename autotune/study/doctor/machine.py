@@ -83,7 +83,8 @@ def _places(subject: Subject) -> Iterator[Result]:
         real = os.path.realpath(folder)
         if real not in seen:
             seen.add(real)
-            yield from place_results(name, gather_place(folder))
+            # A cache that others fill may be read-only.
+            yield from place_results(name, gather_place(folder), needed=name != "hub cache")
 
 
 def _file(url: str) -> Path | None:

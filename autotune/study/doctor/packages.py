@@ -139,8 +139,9 @@ def _vllm(found: Packages) -> Result:
 def _torch(built_with: str, driver: str) -> Result:
     words = f"built for CUDA {built_with}, the driver supports {driver}"
     if _numbers(built_with)[0] > _numbers(driver)[0]:
-        hint = "update the driver, or install the vLLM build of an older CUDA"
-        return Result("torch", "fail", words, hint)
+        # With NVIDIA's cuda-compat, which containers of vLLM bring, that may work.
+        hint = "update the driver, or install the vLLM build of an older CUDA, or cuda-compat"
+        return Result("torch", "warn", words, hint)
     # Within a major version CUDA runs on older drivers, but for what it compiles anew.
     if _numbers(built_with) > _numbers(driver):
         return Result("torch", "warn", words, "kernels that compile at run time may fail")

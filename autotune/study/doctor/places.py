@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.study.doctor.results import Result
@@ -62,14 +62,22 @@ def gather_place(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> P
     )
 
 
-def place_results(name: str, place: Place, *, of_database: bool = False) -> Iterator[Result]:
+def place_results(
+    name: str, place: Place, *, of_database: bool = False, needed: bool = True
+) -> Iterator[Result]:
     """Judge one folder.
 
     Args:
         name: what it is for.
         place: as it was found.
         of_database: whether SQLite works in it.
+        needed: whether a study writes there for certain; nothing fails for another.
     """
+    for found in _judged(name, place, of_database):
+        yield found if needed or found.state == "ok" else replace(found, state="warn")
+
+
+def _judged(name: str, place: Place, of_database: bool) -> Iterator[Result]:
     where = f"{place.folder}"
     if place.fault is not None:
         hint = "choose another folder, or make this one writable"

@@ -44,7 +44,7 @@ def test_all_is_well_in_the_supported_ranges() -> None:
         ({"versions": {**FOUND.versions, "numba": "0.59.1"}}, "packages", "fail"),
         ({"versions": {**FOUND.versions, "vllm": "0.25.2"}}, "vllm", "fail"),
         ({"versions": {"optuna": "5.0", "sqlalchemy": "2.1"}}, "vllm", "warn"),
-        ({"driver_cuda": "12.8"}, "torch", "fail"),
+        ({"driver_cuda": "12.8"}, "torch", "warn"),
         ({"torch_cuda": "12.9", "driver_cuda": "12.4"}, "torch", "warn"),
     ],
 )

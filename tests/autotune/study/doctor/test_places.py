@@ -34,6 +34,14 @@ def test_a_network_matters_to_a_database_alone() -> None:
     assert found.state == "ok"
 
 
+def test_a_folder_that_need_not_be_written_does_not_fail() -> None:
+    read_only = replace(GOOD, fault="Read-only file system")
+    (found,) = place_results("hub cache", read_only, needed=False)
+    assert found.state == "warn"
+    (fine,) = place_results("hub cache", GOOD, needed=False)
+    assert fine.state == "ok"
+
+
 def test_a_folder_that_is_not_there_is_looked_up_where_it_would_be(tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
