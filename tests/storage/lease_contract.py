@@ -150,7 +150,10 @@ class LeaseContract:
         with held_by(repository):
             with repository.writing() as connection:
                 connection.execute(lease.delete())
-            with pytest.raises(LeaseTaken, match="its row is gone"):
+            with pytest.raises(
+                LeaseTaken,
+                match="took it over, since this one had not been heard of, and has ended",
+            ):
                 begin(repository, study.id)
 
     def test_without_a_successor_an_expired_lease_is_still_ours(
