@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from autotune.cli.plan_words import plan_lines
+from autotune.study.deadline import Due
+from autotune.study.job import Job
 from autotune.study.outlook import outlook
+from autotune.study.schedule import schedule
 from tests.autotune.study.scripted import job_of
 
 
@@ -87,3 +90,34 @@ def test_a_simulation_starts_none() -> None:
 def test_a_window_that_is_too_short_for_any_verdict_is_said_first() -> None:
     _, second, *_ = plan_lines({**outlook(job_of()), "requests": 1})
     assert second.startswith("Too short to tell candidates apart: the window has 1 request, ")
+
+
+def timed(job: Job, due: Due | None = None, *, start_s: float | None = 10.0) -> list[str]:
+    plan = {**outlook(job), "time": schedule(job, due, start_s=start_s).to_json(1_800_000_000.0)}
+    known = plan_lines(outlook(job))
+    return [line for line in plan_lines(plan) if line not in known]
+
+
+def test_what_the_time_goes_to_is_said() -> None:
+    parts, phases, end = timed(job_of(trials=12))
+    assert parts == (
+        "a trial may take: engine start 10 s, warm-up 5 s, replay 4 s, stop 15 s; of the search "
+        "39 s in all, a restart 39 s"
+    )
+    assert phases == (
+        "time by phase, if all take so long: calibrate 2 min, baseline 39 s, search 6 min, "
+        "confirm 78 s"
+    )
+    assert end.endswith("after 10 min")
+    assert "engine start 5 min (not known yet)" in timed(job_of(), start_s=None)[0]
+
+
+def test_what_there_is_time_for_is_said() -> None:
+    *_, deadline, fits = timed(job_of(trials=12), Due(500.0, "--timeout 500s"))
+    assert deadline.endswith(", in 8 min (--timeout 500s)")
+    assert fits == (
+        "there is time for about 10 of 12 trials; the search ends early, so that what it found "
+        "is confirmed"
+    )
+    *_, spare = timed(job_of(trials=12), Due(1000.0, "--timeout 1000s"))
+    assert spare.endswith("7 min are left: --trials 22 would use it")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.candidates.lattice import SEQS, TOKENS, Lattice
@@ -159,6 +159,7 @@ def drive(
     return begun
 
 
+@settings(max_examples=50)
 @given(
     total_s=st.floats(30, 3000),
     seconds=st.fixed_dictionaries(
