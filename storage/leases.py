@@ -243,8 +243,8 @@ def _in_use(what: str, row: Row[Any], now_s: float) -> LeaseTaken:
 def _lost(what: str, row: Row[Any] | None) -> LeaseTaken:
     if row is None:
         return LeaseTaken(
-            f"{what} is no longer leased to this process: another one took it over, since this one "
-            "had not been heard of, and has ended.",
+            f"{what} is no longer leased to this process: another one took it over, since this "
+            "one had not been heard of, and has ended.",
             hint="Nothing was overwritten; run the same command again to go on.",
             host="",
             pid=0,
