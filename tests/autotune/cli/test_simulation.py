@@ -172,3 +172,18 @@ def test_what_cannot_be_simulated_is_said_in_one_line(
     assert error.startswith(f"error: {message}")
     assert hint in told
     assert not Path("autotune.db").exists()
+
+
+def test_a_deadline_from_the_command_line_to_the_verdict(tune: Tune, autotune: Autotune) -> None:
+    refused = tune("--timeout", "30s", "--dry-run")
+    assert refused.code == 2
+    assert "too short to measure anything" in refused.err
+    body = json.loads(tune("--timeout", "8m", "--dry-run", "--format", "json").out)["time"]
+    assert (body["deadline"], body["deadline_s"]) == ("--timeout 8m", 480.0)
+    ran = tune("--timeout", "8m", "--no-calibrate", "--trials", "60", "--format", "json")
+    assert ran.code == 0
+    assert "ends after 480 s of simulated time" in ran.err
+    verdict = json.loads(ran.out)["verdict"]
+    assert verdict["ended_by"] == "deadline"
+    assert verdict["left_out"]["holdout_replays"] == 0
+    assert "Ended by its deadline, with " in autotune("show").out
