@@ -25,7 +25,8 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield "load: auto, found once step times are measured; the window is shown as recorded"
     yield f"classes: {plan['classes']}"
     yield f"budget: {plan['budget']}"
-    yield from map(_short_of, plan["too_few_requests_for"])
+    for limit in plan["too_few_requests_for"]:
+        yield _short_of(limit, plan["duration_s"])
     if plan["holdout"] is not None:
         yield from _held(plan["holdout"])
     yield f"baseline: {limits(plan['baseline'])}"
@@ -110,14 +111,21 @@ def _held(held: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _short_of(limit: Mapping[str, Any]) -> str:
+def _short_of(limit: Mapping[str, Any], duration_s: float) -> str:
+    """Say what a window is too short for, and how long it had to be at its rate."""
     name, needed = limit["limit"], limit["needed"]
     if needed is None:
         return f"{name} can be met but never called kept: no window bounds a maximum"
     return (
         f"{name} can be met but not called kept: it counts {limit['requests']} requests of the "
-        f"window and needs {needed}"
+        f"window and needs {needed}{_that_come_in(limit, duration_s)}"
     )
+
+
+def _that_come_in(limit: Mapping[str, Any], duration_s: float) -> str:
+    if not limit["requests"]:
+        return ""
+    return f", as many as come in {duration(duration_s * limit['needed'] / limit['requests'])}"
 
 
 def _listed(values: Sequence[Any]) -> str:

@@ -21,7 +21,7 @@ def test_a_plan_in_sentences() -> None:
         "budget: ttft_p95:300 ttft_p90@long:900 itl_max:99",
         (
             "ttft_p90@long can be met but not called kept: it counts 10 requests of the window "
-            "and needs 36"
+            "and needs 36, as many as come in 14 s"
         ),
         "itl_max can be met but never called kept: no window bounds a maximum",
         "baseline: 2048/64",
