@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -296,8 +297,10 @@ class Controller:
             UsageError: it leaves none, and something is still to be measured.
         """
         rows, timing = self._rows(), self._timekeeper
-        step = self._plan.wanted(rows)
-        if timing is None or step is None or self._plan.next_step(rows) is not None:
+        if timing is None or self._plan.next_step(rows) is not None:
+            return
+        step = replace(self._plan, timing=None).wanted(rows)
+        if step is None:
             return
         raise too_short(timing.deadline, self._plan.needed_s(timing, step, rows))
 

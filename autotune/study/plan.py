@@ -163,7 +163,7 @@ class Plan:
         return next((step for step in steps if self._in_time(timing, step, rows)), None)
 
     def wanted(self, rows: Sequence[TrialRecord]) -> Step | None:
-        """Return what to measure next if time were no matter, None when the study is complete."""
+        """Return what would be next, in time or not; None when the study is complete."""
         if self.live and live_given_up(rows):
             return replace(self, live=False).wanted(rows)
         left = self.trials - finished_trials(rows)
@@ -178,6 +178,10 @@ class Plan:
         return self._confirm(rows) or self._searching(rows)
 
     def _searching(self, rows: Sequence[TrialRecord]) -> Step | None:
+        any_step = Step("search", None, fidelity=self._fidelity)
+        if self.timing is not None and not self._in_time(self.timing, any_step, rows):
+            # Which it would be needs forecasts, and they need time that confirming has to have.
+            return any_step
         if self.settled(rows):
             return self._ending(rows)
         return (
@@ -355,6 +359,11 @@ def _is_new(row: TrialRecord) -> bool:
 
 def _confirms(row: TrialRecord) -> bool:
     return row.phase == "confirm" and row.state in FINISHED
+
+
+def searches(phase: str) -> bool:
+    """Whether trials of a phase are to find something."""
+    return phase in _SEARCHED
 
 
 def is_search(row: TrialRecord, rows: Sequence[TrialRecord]) -> bool:

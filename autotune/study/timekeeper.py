@@ -11,7 +11,7 @@ from autotune.simulated.engines import SimulatedEngines
 from autotune.study.deadline import Deadline, too_short
 from autotune.study.eta import Allowance, allowance, slow
 from autotune.study.held import STARTS
-from autotune.study.plan import CONFIRM_TRIALS, confirm_trials
+from autotune.study.plan import CONFIRM_TRIALS, confirm_trials, searches
 from autotune.study.runner import SPELL_S
 from storage.records import TrialRecord
 
@@ -45,7 +45,7 @@ class Timekeeper:
         self._job = job
         self._stage = stage
         self._start_s = start_s
-        self._between_s: list[float] = []
+        self._between_s: dict[bool, list[float]] = {True: [], False: []}
         self._since_s = deadline.clock()
 
     @classmethod
@@ -61,7 +61,7 @@ class Timekeeper:
         if row.timings is not None:
             own = [value for name, value in row.timings.items() if name != "turnaround_s"]
             rest_s = now_s - self._since_s - sum(value or 0.0 for value in own)
-            self._between_s.append(max(0.0, rest_s))
+            self._between_s[searches(row.phase)].append(max(0.0, rest_s))
         self._since_s = now_s
 
     def left_s(self) -> float:
@@ -79,7 +79,7 @@ class Timekeeper:
             confirmations: restarts that follow it, and after them what is held out; None if
                 nothing has to.
         """
-        needed_s = self.trial_s(step, rows) + self.between_s
+        needed_s = self.trial_s(step, rows) + self.between_s(step.phase)
         if confirmations is not None:
             needed_s += self.reserve_s(rows, confirmations)
         return needed_s
@@ -101,7 +101,7 @@ class Timekeeper:
     def reserve_s(self, rows: Sequence[TrialRecord], confirmations: int) -> float:
         """Return what so many restarts and the replays of what is held out may take."""
         allowed = self.allowance(rows)
-        reserve_s = confirmations * (allowed.restart_s + self.between_s)
+        reserve_s = confirmations * (allowed.restart_s + self.between_s("confirm"))
         return reserve_s + (STARTS * self.held_s(rows) if self._job.held is not None else 0.0)
 
     def held_s(self, rows: Sequence[TrialRecord]) -> float:
@@ -110,7 +110,7 @@ class Timekeeper:
         allowed = self.allowance(rows)
         if held is not None:
             allowed = allowed.on(held.duration_s, instead_of_s=window_s)
-        return allowed.restart_s + self.between_s
+        return allowed.restart_s + self.between_s("confirm")
 
     def has_time_for_held(self, rows: Sequence[TrialRecord]) -> bool:
         """Whether a replay of what is held out ends by the deadline."""
@@ -131,10 +131,10 @@ class Timekeeper:
             start_s=self._start_s if self._stage.start_s is None else self._stage.start_s,
         )
 
-    @property
-    def between_s(self) -> float:
-        """Seconds that a trial takes beside its own times."""
-        known = slow(self._between_s)
+    def between_s(self, phase: str) -> float:
+        """Return the seconds that a trial takes beside its own times; a search needs forecasts."""
+        search = searches(phase)
+        known = slow(self._between_s[search] or self._between_s[not search])
         return BETWEEN_S if known is None else known
 
     def _starts(self, step: Step) -> bool:

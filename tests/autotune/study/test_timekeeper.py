@@ -91,14 +91,19 @@ def test_a_repetition_waits_for_the_spell_to_end() -> None:
 def test_what_no_time_names_is_learned() -> None:
     clock = Clock()
     timekeeper = keeper(clock)
-    assert timekeeper.between_s == BETWEEN_S
+    assert timekeeper.between_s("search") == BETWEEN_S
     row = record(0, timings={**timings(20.0), "turnaround_s": 999.0})
     clock.now_s = 20.0 + 2.0 + WINDOW_S + 1.0 + 8.0
     timekeeper.ended(row)
-    assert timekeeper.between_s == pytest.approx(8.0 * 1.25)
+    assert timekeeper.between_s("search") == pytest.approx(8.0 * 1.25)
+    assert timekeeper.between_s("confirm") == pytest.approx(8.0 * 1.25)
     clock.now_s += 100.0
     timekeeper.ended(record(1, state="failed"))
-    assert timekeeper.between_s == pytest.approx(8.0 * 1.25), "a failure has no times"
+    assert timekeeper.between_s("search") == pytest.approx(8.0 * 1.25), "a failure has no times"
+    clock.now_s += 27.0 + 2.0
+    timekeeper.ended(record(2, phase="confirm", timings=timings(20.0, 4.0)))
+    assert timekeeper.between_s("confirm") == pytest.approx(2.0 * 1.25), "it needs no forecasts"
+    assert timekeeper.between_s("search") == pytest.approx(8.0 * 1.25)
 
 
 def test_what_is_held_out_keeps_its_time() -> None:
@@ -183,11 +188,14 @@ def test_nothing_begins_that_would_end_too_late(
         ended = rows
         again = Clock(now_s)
         fresh = keeper(again, total_s, trials=24)
-        fresh._between_s = timekeeper._between_s[: len(rows)]
-        assert fresh.trial_s(step, rows) + fresh.between_s <= left_s
+        for row in rows:
+            again.now_s += sum(value or 0.0 for value in (row.timings or {}).values()) + 1.0
+            fresh.ended(row)
+        needed_s = fresh.trial_s(step, rows) + fresh.between_s(step.phase)
+        assert needed_s <= left_s
         if step.phase in ("search", "starts", "screen"):
             kept = fresh.reserve_s(rows, CONFIRM_TRIALS)
-            assert fresh.trial_s(step, rows) + fresh.between_s + kept <= left_s
+            assert needed_s + kept <= left_s
     assert finished_trials(ended) <= 24
 
 
