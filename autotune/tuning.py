@@ -30,7 +30,7 @@ from autotune.study.knobs import check_knobs
 from autotune.study.outcomes import Yardstick
 from autotune.study.outlook import outlook
 from autotune.study.plan import EndedBy, finished_trials
-from autotune.study.preflight import check_leases, check_room, check_weights
+from autotune.study.preflight import check_leases, check_room, check_weights, leases_elsewhere
 from autotune.study.rejudge import rejudge
 from autotune.study.sampler import distributions
 from autotune.study.schedule import schedule
@@ -231,6 +231,8 @@ def plan_study(
         if earlier is None and limit is not None:
             check_enough(limit.by(boot_time, boot_time()), job, start_s=start_s)
         check_leases(url, name, supervisor.device_uuids)
+    for sentence in [] if earlier is None else leases_elsewhere(url, name):
+        say(sentence)
     check_room(job, url)
     check_weights(settings, environ)
     rows = () if earlier is None else earlier.trials

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from autotune.demo import resolve_model
 from autotune.errors import EnvironmentFault
 from autotune.lease import device_lock, lease, study_lock
 from autotune.settings import TuneSettings
+from autotune.study.doctor.holders import leases_in
 from autotune.study.job import Job
 from storage.database import sqlite_path
+from storage.errors import StorageError
+from storage.leases import study_resource
 
 LOGS_BYTES = 100_000_000
 """For the logs of a night's engines."""
@@ -38,6 +41,18 @@ def check_leases(url: str, name: str, devices: Iterable[str]) -> None:
         for path, what in locks.items():
             if path.exists():
                 stack.enter_context(lease(path, what))
+
+
+def leases_elsewhere(url: str, name: str) -> list[str]:
+    """Return who holds the study by its row, in sentences; one that has ended gives it back."""
+    with suppress(StorageError):
+        return [
+            f"study {name!r} is leased by process {owner.pid} on {owner.host} since {since}; "
+            "it can be taken over a minute after that one's last sign of life"
+            for resource, owner, since in leases_in(url)
+            if resource == study_resource(name) and not owner.is_gone
+        ]
+    return []
 
 
 def check_room(job: Job, url: str) -> None:

@@ -9,7 +9,9 @@ import pytest
 from autotune import lease as leases
 from autotune.errors import EnvironmentFault, LeaseHeld
 from autotune.lease import device_lock, lease, study_lock
-from autotune.study.preflight import check_leases, check_room, check_weights
+from autotune.study.preflight import check_leases, check_room, check_weights, leases_elsewhere
+from storage.leases import held_lease, study_resource
+from storage.repository import open_repository
 from tests.autotune.study.scripted import job_of, settings_of
 
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
@@ -32,6 +34,17 @@ def test_what_somebody_else_holds_is_named(url: str, what: str) -> None:
     with lease(lock, what), pytest.raises(LeaseHeld, match="is in use by process"):
         check_leases(url, "night", ["GPU-1"])
     check_leases(url, "night", ["GPU-1"])
+
+
+def test_a_lease_by_row_is_said(url: str) -> None:
+    assert leases_elsewhere(url, "night") == []
+    with open_repository(url) as repository:
+        assert leases_elsewhere(url, "night") == []
+        with held_lease(repository, study_resource("night"), "study 'night'"):
+            (sentence,) = leases_elsewhere(url, "night")
+            assert leases_elsewhere(url, "day") == []
+        assert leases_elsewhere(url, "night") == []
+    assert f"is leased by process {os.getpid()} on " in sentence
 
 
 @pytest.mark.parametrize(
