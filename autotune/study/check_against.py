@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.errors import UsageError
 from autotune.export.document import Interval
-from autotune.study.check_export import read_export
+from autotune.study.check_export import measured, read_export
 from autotune.user_files import read_small
 from objectives.limits import METRICS
 
@@ -88,7 +88,7 @@ def read_stored(path: Path) -> Stored:
         return Stored(str(path), facts, found.metrics, found.intervals, found.settings, False, sha)
     try:
         return _of_check(str(path), given) if "served" in given else _of_replay(str(path), given)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
         raise UsageError(f"{path}: is no result of autotune", hint=_HINT) from None
 
 
@@ -103,9 +103,12 @@ def _of_check(source: str, given: Mapping[str, Any]) -> Stored:
         "device": ", ".join(dict.fromkeys(here["devices"])),
         "kv_cache_tokens": served["kv_cache_tokens"],
     }
-    bounds = {name: (low, high) for name, (low, high) in served["intervals"].items()}
+    bounds = {
+        name: (measured(low), measured(high)) for name, (low, high) in served["intervals"].items()
+    }
+    metrics = {name: measured(value) for name, value in served["metrics"].items()}
     return Stored(
-        source, facts, served["metrics"], bounds, served["resolved"], True, served["traffic"]
+        source, facts, metrics, bounds, dict(served["resolved"]), True, served["traffic"]
     )
 
 
@@ -115,8 +118,8 @@ def _of_replay(source: str, given: Mapping[str, Any]) -> Stored:
         if (found := _BENCH.fullmatch(key)) is not None:
             kind, metric = found.groups()
             name = "e2e" if metric == "e2el" else metric
-            metrics[f"{name}_{'p50' if kind == 'median' else kind}"] = value
-    metrics["output_throughput"] = given["output_throughput"]
+            metrics[f"{name}_{'p50' if kind == 'median' else kind}"] = measured(value)
+    metrics["output_throughput"] = measured(given["output_throughput"])
     limits = ("max_num_batched_tokens", "max_num_seqs")
     return Stored(
         source=source,
@@ -185,9 +188,10 @@ def _arguments(then: Stored, now: Stored) -> Iterator[Side]:
 
 
 def _change(then: object, now: object) -> float | None:
-    numbers = [each for each in (then, now) if isinstance(each, int | float)]
-    if len(numbers) < 2 or isinstance(then, bool) or isinstance(now, bool):
+    try:
+        one, other = measured(then), measured(now)
+    except (TypeError, OverflowError):
         return None
-    if not all(map(math.isfinite, numbers)) or numbers[0] <= 0:
+    if one is None or other is None or not (0 < one < math.inf and math.isfinite(other)):
         return None
-    return numbers[1] / numbers[0] - 1
+    return other / one - 1

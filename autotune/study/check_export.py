@@ -19,6 +19,9 @@ from autotune.user_files import read_small
 from objectives.limits import METRICS
 from objectives.statistics import AGGREGATES
 
+MAX_VALUES = 10_000
+"""In the value of one setting; aliases of YAML make billions of a few lines."""
+
 _HINT = "give a file of `autotune best --format yaml` or `--format json`"
 
 _FACT = re.compile(r"# ([A-Za-z0-9_@. -]+?): (.*)")
@@ -119,16 +122,36 @@ def read_export(path: Path) -> Exported:
 def _of_json(path: Path, text: str) -> Exported:
     try:
         given = json.loads(text)
+        model, settings = given["model"], dict(given["engine_args"])
+        if not isinstance(model, str | None):
+            raise TypeError
         return Exported(
             source=str(path),
-            model=given["model"],
-            settings=dict(given["engine_args"]),
+            model=model,
+            settings=settings,
             provenance=dict(given["provenance"]),
-            metrics=dict(given["metrics"]),
-            intervals={name: (low, high) for name, (low, high) in given["intervals"].items()},
+            metrics={name: measured(value) for name, value in given["metrics"].items()},
+            intervals={
+                name: (measured(low), measured(high))
+                for name, (low, high) in given["intervals"].items()
+            },
         )
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError):
         raise UsageError(f"{path}: is no export of autotune", hint=_HINT) from None
+
+
+def measured(value: object) -> float | None:
+    """Return a figure of a JSON file, None for none.
+
+    Raises:
+        TypeError: it is no number.
+        OverflowError: it is beyond all numbers that mean anything.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
 
 
 def _settings(given: Mapping[Any, Any], path: Path) -> tuple[str | None, dict[str, Any]]:
@@ -136,9 +159,32 @@ def _settings(given: Mapping[Any, Any], path: Path) -> tuple[str | None, dict[st
     for key in given:
         if not isinstance(key, str):
             raise UsageError(f"{path}: {key!r} is no name of an option", hint=_HINT)
+        if (fault := _no_plain_value(given[key])) is not None:
+            raise UsageError(f"{path}: {key}: {fault}", hint="quote it, or write it out")
     settings = dict(_setting(key.replace("-", "_"), value) for key, value in given.items())
     model = settings.pop("model", None)
-    return (None if model is None else str(model)), settings
+    if not isinstance(model, str | None):
+        raise UsageError(f"{path}: model: is no name", hint="quote it")
+    return model, settings
+
+
+def _no_plain_value(value: object) -> str | None:
+    """Return why a value is none that JSON could say; None if it is one."""
+    waiting, seen = [value], 0
+    while waiting:
+        each = waiting.pop()
+        seen += 1
+        if seen > MAX_VALUES:
+            return f"has more than {MAX_VALUES:,} values"
+        if isinstance(each, dict):
+            if not all(isinstance(key, str) for key in each):
+                return "has a name that is no text"
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
+        elif not isinstance(each, str | bool | int | float | None):
+            return f"is a {type(each).__name__}, not a text, a number, a list or a mapping"
+    return None
 
 
 def _setting(name: str, value: Any) -> tuple[str, Any]:

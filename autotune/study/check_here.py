@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,11 +127,12 @@ def _model(exported: Exported) -> Matter:
     if name is None:
         return Matter("model", None, None, "open", "the export names none")
     folder = Path(name)
-    if not folder.is_absolute() and not folder.exists():
+    # Unlike paths, these take a name that no file can have for one that is not there.
+    if not folder.is_absolute() and not os.path.exists(folder):  # noqa: PTH110
         words = f"{name} is a name of the hub, or a path from another folder"
         return Matter("model", name, None, "open", words)
     config = folder / "config.json"
-    if not config.is_file():
+    if not os.path.isfile(config):  # noqa: PTH113
         return Matter("model", name, None, "differs", f"{config} is not there")
     measured = exported.provenance.get("measured_at")
     changed = datetime.fromtimestamp(config.stat().st_mtime, UTC)

@@ -116,6 +116,8 @@ def test_a_replay_has_the_names_of_bench(tmp_path: Path) -> None:
         ("{}", "no result of autotune"),
         (json.dumps({"served": None, "here": {}}), "nothing was served"),
         (json.dumps({"served": {"kv_cache_tokens": 1}, "here": {}}), "no result of autotune"),
+        (json.dumps({"output_throughput": "40", "trace_sha256": "a"}), "no result of autotune"),
+        (json.dumps({"output_throughput": 10**400, "trace_sha256": "a"}), "no result of autotune"),
     ],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str, said: str) -> None:

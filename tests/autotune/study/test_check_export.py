@@ -41,6 +41,9 @@ EXPORT = Export(
     baseline={"ttft_p95": 97.0},
 )
 
+BOMB = "i: &i [" + "0, " * 99 + "0]\nj: [" + "*i, " * 200 + "*i]\n"
+"""What aliases make of few lines."""
+
 
 def written(folder: Path, format: Format) -> Exported:  # noqa: A002
     path = folder / f"export.{format}"
@@ -82,6 +85,11 @@ def test_a_file_of_ones_own_has_settings_and_no_past(tmp_path: Path) -> None:
     assert (found.model, found.provenance, found.metrics) == (None, {}, {})
 
 
+def exported(**changed: object) -> str:
+    parts = {"model": "m", "engine_args": {}, "provenance": {}, "metrics": {}, "intervals": {}}
+    return json.dumps({**parts, **changed})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -93,6 +101,16 @@ def test_a_file_of_ones_own_has_settings_and_no_past(tmp_path: Path) -> None:
         ("{}", "is no export of autotune"),
         (json.dumps({"model": "m", "engine_args": 3}), "is no export of autotune"),
         ("a: &a [*a]\n" * 2 + "? [b]\n", "is no"),
+        ("a: &a [*a]\n", "a: has more than 10,000 values"),
+        (BOMB, "j: has more than 10,000 values"),
+        ("since: 2026-11-30\n", "since: is a date"),
+        ("a: !!binary aGk=\n", "a: is a bytes"),
+        ("a: [{3: 4}]\n", "a: has a name that is no text"),
+        ("model: [m]\n", "model: is no name"),
+        (exported(model=-1), "is no export of autotune"),
+        (exported(metrics={"ttft_p95": "fast"}), "is no export of autotune"),
+        (exported(metrics={"ttft_p95": 10**400}), "is no export of autotune"),
+        (exported(intervals={"ttft_p95": [[], True]}), "is no export of autotune"),
     ],
 )
 def test_what_is_no_export_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:

@@ -80,6 +80,8 @@ def test_the_folder_of_a_model_is_looked_at(tmp_path: Path) -> None:
     assert found(exported)["model"].state == "note"
     assert found(replace(exported, model=None))["model"].state == "open"
     assert found(replace(exported, provenance={}))["model"].state == "open"
+    for impossible in ("m" * 5000, "/" + "m" * 5000, "a\0b"):
+        assert found(replace(exported, model=impossible))["model"].state in ("open", "differs")
 
 
 def view_of(**engine_args: object) -> StudyView:
