@@ -26,6 +26,7 @@ from autotune.endpoint_settings import EndpointSettings, Seconds, parse_endpoint
 from autotune.errors import UsageError, in_plain_words
 from autotune.moments import parse_moment, seconds_in
 from autotune.storage_settings import StorageSettings
+from autotune.supervision_settings import SupervisionSettings
 from autotune.user_files import read_small
 from autotune.watching_settings import WatchingSettings
 from objectives.errors import nearest
@@ -75,7 +76,7 @@ RESERVED_ARGUMENTS: Mapping[str, str] = {
 """Engine arguments that nobody may set here, with the reason."""
 
 
-class TuneSettings(WatchingSettings, StorageSettings):
+class TuneSettings(WatchingSettings, StorageSettings, SupervisionSettings):
     """All settings of ``autotune tune``; the same names stand in ``autotune.yaml``.
 
     Attributes:
@@ -107,9 +108,6 @@ class TuneSettings(WatchingSettings, StorageSettings):
         storage: database URL; None for the default.
         study_name: None for a name made of model and trace.
         log_folder: where the engines' output goes.
-        start_timeout_s: longest time an engine may take to come up.
-        silence_timeout_s: longest time without a token while requests wait.
-        settle_timeout_s: longest time until what an engine held has been given back.
         max_failures_in_a_row: of one class, after which the study is given up.
         engine: ``vllm``, or ``sim:PROFILE`` for a simulation of a measured engine, whose model
             need not be named.
@@ -139,9 +137,6 @@ class TuneSettings(WatchingSettings, StorageSettings):
     storage: str | None = None
     study_name: str | None = Field(default=None, min_length=1, max_length=1000)
     log_folder: Path = Path("autotune-logs")
-    start_timeout_s: Seconds = Field(default=1800.0, gt=0.0)
-    silence_timeout_s: Seconds = Field(default=120.0, gt=0.0)
-    settle_timeout_s: Seconds = Field(default=60.0, gt=0.0)
     max_failures_in_a_row: int = Field(default=5, ge=1)
     engine: str = REAL
     endpoints: dict[str, EndpointSettings] = Field(default_factory=dict)

@@ -42,11 +42,14 @@ _TAIL_BYTES = 256 * 1024
 
 
 def read_tail(path: Path, *, after: int = 0) -> str:
-    """Return the last part of a log file from byte ``after`` on, '' if there is none."""
+    """Return the last part of a log file from byte ``after`` on, '' if there is none.
+
+    One that is shorter by now was cut since, and ends with what came later.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(after, size - _TAIL_BYTES))
+            file.seek(max(after if after <= size else 0, size - _TAIL_BYTES))
             return file.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""

@@ -22,6 +22,7 @@ from autotune.engine.children import how_ended
 from autotune.engine.failures import classify_run, classify_start, log_size, read_tail
 from autotune.engine.host import ENVIRONMENT
 from autotune.engine.janitor import dismiss, start_janitor
+from autotune.engine.log_cap import CappedLogs
 from autotune.engine.processes import RUN_VARIABLE, Process
 from autotune.engine.protocol import Failure, TrialFailed
 from autotune.engine.run_folder import RUNS, RunFolder
@@ -140,6 +141,7 @@ class Server:
         self._start_timeout_s = start_timeout_s
         self._runs = runs
         self._said = 0
+        self._logs = CappedLogs()
         self._folder: RunFolder | None = None
         self._janitor: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -165,6 +167,8 @@ class Server:
                     env=_environment(self._folder.path),
                 )
             self._folder.record()
+            self._logs.watch(self.log)
+            self._logs.start()
         except BaseException:
             self._clean_up()
             raise
@@ -286,6 +290,7 @@ class Server:
         return "\n".join(line for line in lines if ARGUMENTS_LINE not in line)
 
     def _clean_up(self) -> None:
+        self._logs.stop()
         if self._folder is not None:
             # What the kernel does not let go of is for the next run to end, by the record.
             if not self._folder.running():

@@ -22,6 +22,7 @@ from autotune.engine.children import how_ended
 from autotune.engine.failures import classify_run, classify_start, log_size, read_tail
 from autotune.engine.ground import Ground, GroundCheck, NotClean
 from autotune.engine.janitor import dismiss, start_janitor
+from autotune.engine.log_cap import LIMIT_BYTES, CappedLogs
 from autotune.engine.processes import RUN_VARIABLE, Process
 from autotune.engine.protocol import (
     SCHEDULE_ARRAYS,
@@ -107,6 +108,7 @@ class Supervisor:
         *,
         log_folder: Path,
         watchdogs: Watchdogs | None = None,
+        log_bytes: int = LIMIT_BYTES,
         command: Sequence[str] = HOST_COMMAND,
         runs: Path = RUNS,
     ) -> None:
@@ -117,6 +119,7 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._log_path: Path | None = None
+        self._logs = CappedLogs(log_bytes)
         self._said = 0
         self._runs = runs
         self._folder: RunFolder | None = None
@@ -174,6 +177,7 @@ class Supervisor:
         """
         ground = self._clean_ground()
         self._log_path = log_path
+        self._logs.watch(self.host_log, log_path)
         body = {"engine_args": dict(engine_args), "log_path": str(log_path)}
         with self._others_blamed():
             answer = self._call("start", body, self._watchdogs.start_s)
@@ -245,6 +249,7 @@ class Supervisor:
             except (ChannelClosed, TimeoutError, subprocess.TimeoutExpired):
                 pass
         self.kill()
+        self._logs.stop()
         if self._folder is not None:
             # What the kernel does not let go of is for the next run to end, by the record.
             if not self._folder.running():
@@ -334,6 +339,8 @@ class Supervisor:
                 env={**os.environ, RUN_VARIABLE: run, SOCKETS_VARIABLE: run},
             )
         theirs.close()
+        self._logs.watch(self.host_log)
+        self._logs.start()
         self._channel = Channel(ours, stuck_after_s=self._watchdogs.silence_s)
         self._record()
         return self._channel
@@ -414,14 +421,15 @@ class Supervisor:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Make a log file, and its folder for the owner alone.
+    """Make a log file that is written at its end, and its folder, for the owner alone.
 
     Raises:
         EnvironmentFault: it cannot be made.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return path.open("wb")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        return os.fdopen(os.open(path, flags, 0o600), "wb")
     except OSError as error:
         raise EnvironmentFault(
             f"cannot write the log {path}: {error.strerror}", hint="choose another --log-folder"

@@ -230,6 +230,7 @@ def open_supervisor(settings: TuneSettings, name: str) -> AnyEngines:
         watchdogs=Watchdogs(
             settings.start_timeout_s, settings.silence_timeout_s, settings.settle_timeout_s
         ),
+        log_bytes=settings.engine_log_bytes,
     )
 
 
