@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -170,7 +171,8 @@ def _waits(number: int, path: Path | None) -> str:
 
 def _room(folder: Path | None, size: int) -> str:
     """Say how much room a measurement needs, and how much there is where that is known."""
-    needed = f", {size / _MIB:.1f} MiB are needed"
+    # Rounded up: less than a tenth is no nothing.
+    needed = f", {math.ceil(10 * size / _MIB) / 10:.1f} MiB are needed"
     try:
         found = None if folder is None else os.statvfs(folder)
     except OSError:

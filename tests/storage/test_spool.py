@@ -206,7 +206,7 @@ def test_where_a_measurement_waits_is_said(desk: Desk, monkeypatch: pytest.Monke
         raise StorageUnavailable("Cannot use it: database or disk is full.", full=True)
 
     monkeypatch.setattr(desk.repository, "store_ending", full)
-    with pytest.raises(StorageUnavailable, match=r"is full, 0\.0 MiB are needed and ") as caught:
+    with pytest.raises(StorageUnavailable, match=r"is full, 0\.1 MiB are needed and ") as caught:
         desk.keeper.finish(desk.row, **MEASURED)
     assert "trial-0000.spool; the same command stores it" in caught.value.hint
     monkeypatch.undo()
@@ -219,7 +219,7 @@ def test_without_room_for_a_file_the_database_is_asked_first(
     break_writing(monkeypatch, "reserved.part", errno.ENOSPC)
     desk.keeper.finish(desk.row, **MEASURED)
     assert desk.repository.trial(desk.study.id, 0).state == "complete"
-    assert "No space left on device, 0.0 MiB are needed and" in desk.said[0]
+    assert "No space left on device, 0.1 MiB are needed and" in desk.said[0]
 
 
 def test_without_room_for_what_it_measures_no_trial_begins(
