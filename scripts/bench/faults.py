@@ -1,9 +1,15 @@
-"""Faults injected into real engines: how each is classed, and what ground the next one gets.
+"""What becomes of a study when a fault comes at night.
 
-For each phase of a trial an engine process or the host is killed or stopped (a stopped process is
-one that hangs), or the arguments are refused. Written are the class of the failure, the line of
-evidence, the seconds until it was noticed, and whether the next engine started on clean ground
-and answered.
+Each fault is injected for real into ``autotune tune`` in a child process: on simulated engines
+where the fault is ours, and with --real on a real CPU engine where it is vLLM's. After each the
+database has to be sound and nothing may run or lie about; then the same command has to finish the
+study with exactly the trials that were asked for, none of what was measured lost or counted twice.
+Disks that are full or read-only are mounted, which needs root.
+
+    scripts/bench/faults --json OUT.json [--databases sqlite,postgresql] [--only WORDS] [--real]
+
+With a file alone engines are killed, hung and refused under one supervisor, without a study; see
+``faults_engine``.
 
     scripts/bench/faults OUT.json
 """
@@ -12,174 +18,163 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
+import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from autotune.demo import resolve_model, resolve_trace
-from autotune.engine.protocol import ReplayPlan, TrialFailed
-from autotune.engine.supervisor import Supervisor, Watchdogs
-from autotune.traffic.trace import load_trace
+import faults_engine
+from faults_ours import FAULTS, Fault
+from faults_server import SERVER_FAULTS
+from faults_signals import SIGNALS, interrupted
+from faults_vllm import ENGINE_FAULTS
+from faulty import ENDED_WELL, REAL, SIMULATED, Seen, Study, mounted
 
-ENGINE_ARGS = {
-    "model": str(resolve_model("demo:tiny-llama")),
-    "load_format": "dummy",
-    "enforce_eager": True,
-    "max_model_len": 8192,
-    "kv_cache_memory_bytes": 64 * 2**20,
-}
-WATCHDOGS = Watchdogs(start_s=90.0, silence_s=10.0, settle_s=20.0)
-CORE, WORKER, HOST = "VLLM::EngineCor", "VLLM::Worker", "host"
-KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+from tests.storage.postgres import Server, running
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What is done to whom and when, or the arguments that are refused."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of a fault.
 
-    phase: str
-    victim: str
-    signum: signal.Signals | None = None
-    engine_args: Mapping[str, Any] | None = None
+    ``lost`` counts trials that were measured and are not stored, ``problems`` says what was not
+    as promised, ``seconds`` are those of the run that the fault came in.
+    """
 
-    @property
-    def text(self) -> str:
-        if self.signum is None:
-            return f"{self.victim}"
-        return f"{self.victim} {'killed' if self.signum == KILL else 'hangs'}"
+    fault: str
+    database: str
+    ok: bool
+    lost: int
+    exit_code: int | None
+    words: str
+    seconds: float
+    problems: Sequence[str]
 
 
-FAULTS = (
-    Fault(
-        "start",
-        "refused argument",
-        engine_args={"max_num_batched_tokens": 64, "max_num_seqs": 128},
-    ),
-    Fault("start", "no room for the KV cache", engine_args={"kv_cache_memory_bytes": 2**20}),
-    Fault("start", CORE, KILL),
-    Fault("start", CORE, STOP),
-    Fault("start", WORKER, KILL),
-    Fault("start", HOST, KILL),
-    Fault("warmup", CORE, KILL),
-    Fault("warmup", WORKER, STOP),
-    Fault("replay", CORE, KILL),
-    Fault("replay", CORE, STOP),
-    Fault("replay", WORKER, KILL),
-    Fault("replay", WORKER, STOP),
-    Fault("replay", HOST, KILL),
-    Fault("replay", HOST, STOP),
-    Fault("stop", CORE, KILL),
-    Fault("stop", CORE, STOP),
-    Fault("stop", HOST, KILL),
-)
+def injected(fault: Fault, study: Study, database: str) -> Row:
+    """Inject a fault into a new study, and finish that."""
+    seen = fault.act(study)
+    problems = [*seen.problems, *study.orphans(), *study.unsound(), *again(study)]
+    return row(fault.name, database, replace(seen, problems=problems), study)
+
+
+def again(study: Study) -> list[str]:
+    """Run the same command again; say what is wrong with what it leaves."""
+    ended = study.run()
+    found = [] if ended.code in ENDED_WELL else [f"again: {ended.code}, {ended.errors[-300:]}"]
+    return [
+        *found,
+        *study.orphans(),
+        *study.unsound(),
+        *study.leftover(),
+        *study.finished(),
+        *(f"trial {number} is lost" for number in study.lost()),
+    ]
+
+
+def row(name: str, database: str, seen: Seen, study: Study) -> Row:
+    lost = len(study.lost())
+    ok = not seen.problems and not lost
+    words = seen.words.replace(f"{study.folder}/", "")
+    return Row(name, database, ok, lost, seen.code, words, seen.seconds, seen.problems)
 
 
 class Bench:
-    """One supervisor under all faults."""
+    """Runs faults on one database after the other, and keeps the rows."""
 
-    def __init__(self, supervisor: Supervisor, logs: Path) -> None:
-        self._supervisor = supervisor
-        self._logs = logs
-        self._trace = load_trace(resolve_trace("demo:mixed")).window(0.0, 4.0)
-        self._running = False
-        self._injected_s = 0.0
-        self._number = 0
+    def __init__(self, output: Path, only: str) -> None:
+        self._output = output
+        self._only = only
+        self._rows: list[Row] = []
+        self._begun_s = time.monotonic()
 
-    def run(self, fault: Fault) -> dict[str, Any]:
-        """Inject one fault; return what was made of it, and of the engine after it."""
-        if self._running == (fault.phase == "start"):
-            self._restart(stop=self._running, start=not self._running)
-        self._injected_s = 0.0
-        begun = time.monotonic()
-        try:
-            self._act(fault)
-            outcome = {"class": None, "evidence": ""}
-        except TrialFailed as failed:
-            failure = failed.failure
-            outcome = {"class": failure.failure_class, "evidence": failure.evidence}
-        noticed_s = time.monotonic() - (self._injected_s or begun)
-        self._supervisor.kill()
-        self._running = False
-        self._restart(stop=False, start=True)
-        return {
-            "phase": fault.phase,
-            "fault": fault.text,
-            **outcome,
-            "noticed_s": round(noticed_s, 1),
-            "next": {"ground": self._ground, "answered": self._replay(lambda _: None)},
+    def faults(self, faults: Sequence[Fault], database: str, server: Server | None) -> None:
+        for fault in faults:
+            if database in fault.databases and self._only in fault.name:
+                with place(fault.mib) as folder:
+                    study = Study(folder, url_of(server), settings_of(fault))
+                    act = fault.act if fault.serve is None else serving(fault.serve, server)
+                    self._note(injected(replace(fault, act=act), study, database))
+
+    def signals(self, database: str, server: Server | None) -> None:
+        for signum in SIGNALS:
+            if self._only not in f"{signum.name} in":
+                continue
+            with place() as folder:
+                study = Study(folder, url_of(server))
+                ends = list(interrupted(study, signum))
+                problems = again(study)
+                for name, seen in ends:
+                    found = replace(seen, problems=[*seen.problems, *problems])
+                    self._note(row(name, database, found, study))
+
+    def _note(self, found: Row) -> None:
+        self._rows.append(found)
+        print(json.dumps(asdict(found), ensure_ascii=False), file=sys.stderr, flush=True)
+        whole = {
+            "ok": sum(each.ok for each in self._rows),
+            "of": len(self._rows),
+            "lost": sum(each.lost for each in self._rows),
+            "seconds": round(time.monotonic() - self._begun_s),
+            "rows": [asdict(each) for each in self._rows],
         }
+        text = json.dumps(whole, indent=1, ensure_ascii=False)
+        self._output.write_text(f"{text}\n", encoding="utf-8")
 
-    def _restart(self, *, stop: bool, start: bool) -> None:
-        if stop:
-            self._supervisor.stop()
-        if start:
-            self._ground = self._start({}).to_json()
-        self._running = start
 
-    def _start(self, engine_args: Mapping[str, Any]) -> Any:
-        self._number += 1
-        log = self._logs / f"{self._number}.log"
-        return self._supervisor.start({**ENGINE_ARGS, **engine_args}, log).ground
+def serving(
+    act: Callable[[Study, Server], Seen], server: Server | None
+) -> Callable[[Study], Seen]:
+    """Return a fault of a server as one of a study."""
+    if server is None:
+        raise ValueError("there is no server")
+    return lambda study: act(study, server)
 
-    def _act(self, fault: Fault) -> None:
-        if fault.engine_args is not None:
-            self._start(fault.engine_args)
-        elif fault.phase == "start":
-            threading.Thread(target=self._when_seen, args=(fault,), daemon=True).start()
-            self._start({})
-        elif fault.phase == "stop":
-            self._inject(fault)
-            self._supervisor.stop()
-        else:
-            self._replay(lambda body: self._when_reached(fault, body))
 
-    def _replay(self, on_progress: Callable[[Mapping[str, Any]], None]) -> int:
-        plan = ReplayPlan(seed=1, salt=str(self._number), warmup_requests=12)
-        result = self._supervisor.replay(self._trace, plan, on_progress)
-        return int((~result.samples.failed).sum())
+def settings_of(fault: Fault) -> dict[str, object]:
+    return dict(REAL if fault.real else SIMULATED)
 
-    def _when_seen(self, fault: Fault) -> None:
-        while not self._inject(fault):
-            time.sleep(0.02)
 
-    def _when_reached(self, fault: Fault, body: Mapping[str, Any]) -> None:
-        if body["stage"] == fault.phase and not self._injected_s:
-            self._inject(fault)
+def url_of(server: Server | None) -> str | None:
+    return None if server is None else server.database(prepared=False)
 
-    def _inject(self, fault: Fault) -> bool:
-        """Signal the victim if it runs; a host counts as seen when its engine does."""
-        seen = {each.name: each for each in self._supervisor.running()}
-        if CORE not in seen or (fault.victim == WORKER and WORKER not in seen):
-            return False
-        host = seen[CORE].parent
-        pid = host if fault.victim == HOST else seen[fault.victim].pid
-        if pid is None or fault.signum is None:
-            return False
-        os.kill(pid, fault.signum)
-        self._injected_s = time.monotonic()
-        return True
+
+@contextmanager
+def place(mib: int = 0) -> Iterator[Path]:
+    """Have a folder within the block, with a disk of its own in it if it has a size."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        if mib:
+            stack.enter_context(mounted(folder / "disk", mib=mib))
+        yield folder
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("output", type=Path)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("output", type=Path, nargs="?", help="faults of single engines")
+    parser.add_argument("--json", type=Path, help="faults of whole studies")
+    parser.add_argument("--databases", default="sqlite,postgresql")
+    parser.add_argument("--only", default="", help="part of the names of faults")
+    parser.add_argument("--real", action="store_true", help="also on a real CPU engine")
     given = parser.parse_args()
-    logs = Path(tempfile.mkdtemp(prefix="faults-"))
-    rows = []
-    with Supervisor(log_folder=logs, watchdogs=WATCHDOGS) as supervisor:
-        supervisor.describe(ENGINE_ARGS)
-        bench = Bench(supervisor, logs)
-        for fault in FAULTS:
-            rows.append(bench.run(fault))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-            given.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if given.output is not None:
+        faults_engine.run_all(given.output)
+    if given.json is None:
+        return
+    bench = Bench(given.json, given.only)
+    for database in given.databases.split(","):
+        with ExitStack() as stack:
+            served = database == "postgresql"
+            server = stack.enter_context(running()) if served else None
+            bench.faults([*FAULTS, *SERVER_FAULTS], database, server)
+            bench.signals(database, server)
+    if given.real:
+        bench.faults(ENGINE_FAULTS, "sqlite", None)
 
 
 if __name__ == "__main__":
