@@ -41,9 +41,9 @@ from storage.repository import open_repository
 PROFILE = "sim:h200-llama8b"
 BUDGET = "ttft_p95:800 tpot_p95:40"
 LENGTHS_S = 20 * 60.0, 10 * 3600.0
-WINDOWS = 14, 32
+WINDOWS = 11, 22
 """How many windows long a run is."""
-RATE = 4.0
+RATE = 1.0
 FORECAST_UP_TO_S = 2 * 3600.0
 """Forecasts of all cells of the long window of a longer run would take minutes, each time."""
 TRIALS = 400
