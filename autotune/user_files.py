@@ -19,9 +19,18 @@ def read_small(path: Path) -> str:
     """Return the text of a file that has no reason to be large.
 
     Raises:
+        OSError: see ``read_small_bytes``.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return read_small_bytes(path).decode("utf-8")
+
+
+def read_small_bytes(path: Path) -> bytes:
+    """Return the content of a file that has no reason to be large.
+
+    Raises:
         OSError: it cannot be read, is a pipe, a device or the like, which may have no end, or has
             more than ``MAX_BYTES``.
-        UnicodeDecodeError: it is not UTF-8.
     """
     # Opening a pipe would wait for who writes it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -37,7 +46,7 @@ def read_small(path: Path) -> str:
         os.close(descriptor)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"is larger than {MAX_BYTES // 2**20} MiB", str(path))
-    return content.decode("utf-8")
+    return content
 
 
 def check_destination(path: Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.traffic.model import Trace, TraceRequest
+from autotune.user_files import read_small_bytes
 
 LEAST_SALT_BYTES = 16
 """A shorter salt can be found by trying."""
@@ -61,8 +62,7 @@ def read_salt(path: Path) -> bytes:
         UsageError: it cannot be read, or is too long for a salt.
     """
     try:
-        with path.open("rb") as file:
-            salt = file.read(2**16 + 1)
+        salt = read_small_bytes(path)
     except OSError as error:
         raise UsageError(
             f"--salt-file {path}: {error.strerror}",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,3 +89,7 @@ def test_a_salt_must_not_be_guessed(tmp_path: Path) -> None:
         read_salt(path)
     path.write_bytes(SALT)
     assert read_salt(path) == SALT
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="is no regular file"):
+        read_salt(pipe)
