@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy import make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 from storage.errors import StorageError, StorageUnavailable
 from storage.masking import hide_secrets, mask_url
@@ -56,13 +65,25 @@ def unavailable(url: str, error: Exception) -> StorageUnavailable:
     # A server may say it in several lines.
     reason = hide_secrets(" ".join(str(spoken).split()).rstrip("."), url)
     hint = next((hint for word, hint in _HINTS if word in reason), "")
+    full = hint == _FULL_HINT
     return StorageUnavailable(
-        f"Cannot use {mask_url(url)}: {reason}.",
+        f"Cannot use {mask_url(url)}: {reason}{_room_left(url) if full else ''}.",
         hint=hint or "Check that the database can be reached, or choose another with --storage.",
         url=url,
         passing=_is_passing(error, reason),
-        full=hint == _FULL_HINT,
+        full=full,
     )
+
+
+def _room_left(url: str) -> str:
+    """Say how much room there is where an SQLite file is; '' where that is unknown."""
+    with suppress(ArgumentError, ValueError, OSError):
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite":
+            folder = Path(str(parsed.database)).absolute().parent
+            found = os.statvfs(folder)
+            return f", {found.f_bavail * found.f_frsize / 2**20:.1f} MiB are free in {folder}"
+    return ""
 
 
 def _is_passing(error: Exception, reason: str) -> bool:

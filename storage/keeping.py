@@ -119,9 +119,7 @@ class Keeper:
     ) -> StorageUnavailable:
         message = error.message
         if error.full:
-            path_of_all = self._repository.path
-            place = None if path_of_all is None else path_of_all.parent
-            message = f"{message.rstrip('.')}{_room(place, size)}."
+            message = f"{message.rstrip('.')}{_needed(size)}."
         hint = f"{_waits(number, path)} {error.hint}"
         return StorageUnavailable(message, hint=hint, url=error.url, full=error.full)
 
@@ -169,14 +167,16 @@ def _waits(number: int, path: Path | None) -> str:
     return f"What trial {number} measured waits in {path}; the same command stores it."
 
 
-def _room(folder: Path | None, size: int) -> str:
-    """Say how much room a measurement needs, and how much there is where that is known."""
+def _needed(size: int) -> str:
     # Rounded up: less than a tenth is no nothing.
-    needed = f", {math.ceil(10 * size / _MIB) / 10:.1f} MiB are needed"
+    return f", {math.ceil(10 * size / _MIB) / 10:.1f} MiB are needed"
+
+
+def _room(folder: Path, size: int) -> str:
+    """Say how much room a measurement needs, and how much there is if that is known."""
     try:
-        found = None if folder is None else os.statvfs(folder)
+        found = os.statvfs(folder)
     except OSError:
-        found = None
-    if found is None:
-        return needed
-    return f"{needed} and {found.f_bavail * found.f_frsize / _MIB:.1f} MiB are free in {folder}"
+        return _needed(size)
+    free = found.f_bavail * found.f_frsize / _MIB
+    return f"{_needed(size)} and {free:.1f} MiB are free in {folder}"

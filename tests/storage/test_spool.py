@@ -206,7 +206,7 @@ def test_where_a_measurement_waits_is_said(desk: Desk, monkeypatch: pytest.Monke
         raise StorageUnavailable("Cannot use it: database or disk is full.", full=True)
 
     monkeypatch.setattr(desk.repository, "store_ending", full)
-    with pytest.raises(StorageUnavailable, match=r"is full, 0\.1 MiB are needed and ") as caught:
+    with pytest.raises(StorageUnavailable, match=r"is full, 0\.1 MiB are needed\.") as caught:
         desk.keeper.finish(desk.row, **MEASURED)
     assert "trial-0000.spool; the same command stores it" in caught.value.hint
     monkeypatch.undo()

@@ -216,7 +216,9 @@ def test_on_a_full_disk_the_measurement_waits_until_there_is_room(
 
     monkeypatch.setattr(sqlite, "_configure", remember)
     night.engines.hook = fill
-    with pytest.raises(StorageUnavailable, match=r"is full, \d\.\d MiB are needed and") as caught:
+    with pytest.raises(
+        StorageUnavailable, match=r"is full, .* MiB are free in /.*, 0\.\d MiB are need"
+    ) as caught:
         night.tune()
     assert caught.value.hint.endswith("nothing that was stored before is lost.")
     monkeypatch.setattr(sqlite, "_configure", configure)
