@@ -60,9 +60,8 @@ def capture(
 
     from autotune.cli.signals import Interrupted, put_off_signals
     from autotune.errors import EnvironmentFault
-    from autotune.traffic.capture.opening import CaptureOptions, opened_recorder
+    from autotune.traffic.capture.opening import CaptureOptions, opened_recorder, parse_rotate
     from autotune.traffic.capture.recorder import Rotation, say_on_stderr
-    from autotune.traffic.window import parse_duration
 
     try:
         from autotune.traffic.capture.forward import parse_upstream
@@ -79,7 +78,7 @@ def capture(
         with_text=with_text,
         salt_file=salt_file,
         block_size=block_size,
-        rotation=Rotation(every_s=parse_duration(rotate), size_bytes=rotate_bytes),
+        rotation=Rotation(every_s=parse_rotate(rotate, "--rotate"), size_bytes=rotate_bytes),
     )
     with bound(address) as listener, ExitStack() as recording:
         recorder = recording.enter_context(opened_recorder(options, by="proxy"))

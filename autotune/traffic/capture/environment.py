@@ -8,7 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from autotune.errors import AutotuneError, UsageError
-from autotune.traffic.capture.opening import CaptureOptions, opened_recorder
+from autotune.traffic.capture.finishing import reason_of
+from autotune.traffic.capture.opening import (
+    LEAST_ROTATE_BYTES,
+    CaptureOptions,
+    opened_recorder,
+    parse_rotate,
+)
 from autotune.traffic.capture.recorder import (
     ROTATE_BYTES,
     ROTATE_S,
@@ -24,7 +30,8 @@ from autotune.traffic.capture.variables import (
     TEXT_VARIABLE,
     TOKENIZER_VARIABLE,
 )
-from autotune.traffic.window import parse_duration
+
+_DIGITS = 16
 
 
 class ServerRecorder:
@@ -45,8 +52,8 @@ class ServerRecorder:
                 return
             self.with_text = options.with_text
             self.recorder = self._stack.enter_context(opened_recorder(options, by=by, beside=True))
-        except AutotuneError as error:
-            say_on_stderr(f"nothing is recorded: {error.message}")
+        except (AutotuneError, OSError) as error:
+            say_on_stderr(f"nothing is recorded: {reason_of(error)}")
             return
         atexit.register(self.close)
         say_on_stderr(f"the {by} records into {self.recorder.folder}")
@@ -70,8 +77,10 @@ def options_from(environ: Mapping[str, str]) -> CaptureOptions | None:
     rotate = environ.get(ROTATE_VARIABLE)
     size = environ.get(ROTATE_BYTES_VARIABLE) or str(ROTATE_BYTES)
     text = environ.get(TEXT_VARIABLE) or "0"
-    if not size.isdecimal() or int(size) == 0:
-        raise UsageError(f"{ROTATE_BYTES_VARIABLE} must be a number of bytes")
+    if not (size.isdecimal() and len(size) < _DIGITS and int(size) >= LEAST_ROTATE_BYTES):
+        raise UsageError(
+            f"{ROTATE_BYTES_VARIABLE} must be a number of bytes, at least {LEAST_ROTATE_BYTES}"
+        )
     if text not in ("0", "1"):
         raise UsageError(f"{TEXT_VARIABLE} must be 0 or 1")
     salt_file = environ.get(SALT_VARIABLE)
@@ -81,6 +90,7 @@ def options_from(environ: Mapping[str, str]) -> CaptureOptions | None:
         with_text=text == "1",
         salt_file=Path(salt_file) if salt_file else None,
         rotation=Rotation(
-            every_s=parse_duration(rotate) if rotate else ROTATE_S, size_bytes=int(size)
+            every_s=parse_rotate(rotate, ROTATE_VARIABLE) if rotate else ROTATE_S,
+            size_bytes=int(size),
         ),
     )

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.errors import AutotuneError, LeaseHeld
+from autotune.errors import AutotuneError, LeaseHeld, UsageError
 from autotune.traffic.capture.blocks import BLOCK_SIZE, BlockHasher
 from autotune.traffic.capture.finishing import ChildFinisher, Finisher, finish, reason_of
 from autotune.traffic.capture.folder import held_folder, salt_of, unfinished
@@ -15,9 +15,14 @@ from autotune.traffic.capture.part import Header
 from autotune.traffic.capture.reading import Reader
 from autotune.traffic.capture.recorder import Recorder, Rotation, say_on_stderr
 from autotune.traffic.capture.tokenizer import HubTokenizer, Tokenizer
+from autotune.traffic.window import parse_duration
 
 MAX_PROCESSES = 64
 """Of one server that record into one folder."""
+
+LEAST_ROTATE_BYTES = 2**16
+LEAST_ROTATE_S = 1.0
+"""Each file costs a process that makes a trace of it."""
 
 TEXT_WARNING = (
     "prompts and answers are kept as text: whoever can read these files can read what your users "
@@ -44,6 +49,25 @@ class CaptureOptions:
     salt_file: Path | None = None
     block_size: int = BLOCK_SIZE
     rotation: Rotation = field(default_factory=Rotation)
+
+
+def parse_rotate(text: str, name: str) -> float:
+    """Return seconds after which a file ends.
+
+    Args:
+        text: such as 10m.
+        name: of the option or the variable.
+
+    Raises:
+        UsageError: it is no length of time, or less than ``LEAST_ROTATE_S``.
+    """
+    every_s = parse_duration(text)
+    if every_s < LEAST_ROTATE_S:
+        raise UsageError(
+            f"{name} {text}: must be at least {LEAST_ROTATE_S:g} s",
+            hint="10m or 1h are usual: each file is a trace of its own",
+        )
+    return every_s
 
 
 @contextmanager

@@ -103,6 +103,7 @@ def test_a_killed_capture_is_finished_by_the_next(tmp_path: Path) -> None:
             "clients of other machines could reach the proxy",
         ),
         (["--upstream", "http://x", "--output", "f", "--rotate", "soon"], "soon"),
+        (["--upstream", "http://x", "--output", "f", "--rotate", "0"], "must be at least 1 s"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_made(

@@ -35,7 +35,14 @@ def test_variables_say_what_the_options_of_the_proxy_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("WITH_TEXT", "yes"), ("ROTATE_BYTES", "0"), ("ROTATE", "soon")]
+    ("name", "value"),
+    [
+        ("WITH_TEXT", "yes"),
+        ("ROTATE_BYTES", "0"),
+        ("ROTATE_BYTES", "9" * 5000),
+        ("ROTATE", "soon"),
+        ("ROTATE", "0"),
+    ],
 )
 def test_values_that_cannot_be_are_refused(name: str, value: str) -> None:
     with pytest.raises(UsageError):
