@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import BaseModel, Field
 
 from autotune.endpoint_settings import Seconds
-from autotune.engine.log_cap import LIMIT_BYTES
+
+LOG_BYTES: Final = 64 * 2**20
+"""What the log of an engine may take of the disk."""
 
 
 class SupervisionSettings(BaseModel):
@@ -21,4 +25,4 @@ class SupervisionSettings(BaseModel):
     start_timeout_s: Seconds = Field(default=1800.0, gt=0.0)
     silence_timeout_s: Seconds = Field(default=120.0, gt=0.0)
     settle_timeout_s: Seconds = Field(default=60.0, gt=0.0)
-    engine_log_bytes: int = Field(default=LIMIT_BYTES, ge=2**20)
+    engine_log_bytes: int = Field(default=LOG_BYTES, ge=2**20)

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-LIMIT_BYTES: Final = 64 * 2**20
-"""What a log may take of the disk by default."""
+from autotune.supervision_settings import LOG_BYTES
 
 _EVERY_S: Final = 1.0
 _KEPT_QUARTERS: Final = 4
@@ -27,7 +26,7 @@ class CappedLogs:
         limit_bytes: size beyond which a quarter of it is kept of each end.
     """
 
-    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, limit_bytes: int = LOG_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._paths: frozenset[Path] = frozenset()
         self._done = threading.Event()

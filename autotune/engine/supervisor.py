@@ -22,7 +22,7 @@ from autotune.engine.children import how_ended
 from autotune.engine.failures import classify_run, classify_start, log_size, read_tail
 from autotune.engine.ground import Ground, GroundCheck, NotClean
 from autotune.engine.janitor import dismiss, start_janitor
-from autotune.engine.log_cap import LIMIT_BYTES, CappedLogs
+from autotune.engine.log_cap import CappedLogs
 from autotune.engine.processes import RUN_VARIABLE, Process
 from autotune.engine.protocol import (
     SCHEDULE_ARRAYS,
@@ -40,6 +40,7 @@ from autotune.errors import EnvironmentFault
 from autotune.forecast.grid import SweepPlan
 from autotune.hardware.gpu_memory import GpuMemory
 from autotune.traffic.model import Trace
+from autotune.supervision_settings import LOG_BYTES
 from objectives.censoring import Censored, Lost
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
@@ -108,7 +109,7 @@ class Supervisor:
         *,
         log_folder: Path,
         watchdogs: Watchdogs | None = None,
-        log_bytes: int = LIMIT_BYTES,
+        log_bytes: int = LOG_BYTES,
         command: Sequence[str] = HOST_COMMAND,
         runs: Path = RUNS,
     ) -> None:
