@@ -39,8 +39,8 @@ from autotune.engine.run_folder import RUNS, RunFolder
 from autotune.errors import EnvironmentFault
 from autotune.forecast.grid import SweepPlan
 from autotune.hardware.gpu_memory import GpuMemory
-from autotune.traffic.model import Trace
 from autotune.supervision_settings import LOG_BYTES
+from autotune.traffic.model import Trace
 from objectives.censoring import Censored, Lost
 from objectives.samples import RequestSamples
 from objectives.steps import Steps
