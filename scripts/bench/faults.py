@@ -8,6 +8,8 @@ Disks that are full or read-only are mounted, which needs root.
 
     scripts/bench/faults --json OUT.json [--databases sqlite,postgresql] [--only WORDS] [--real]
 
+Rows that the file has already stay if they are not made anew.
+
 With a file alone engines are killed, hung and refused under one supervisor, without a study; see
 ``faults_engine``.
 
@@ -42,7 +44,8 @@ class Row:
     """What came of a fault.
 
     ``lost`` counts trials that were measured and are not stored, ``problems`` says what was not
-    as promised, ``seconds`` are those of the run that the fault came in.
+    as promised, ``seconds`` are those of the run that the fault came in, ``took_s`` those of
+    all together.
     """
 
     fault: str
@@ -53,6 +56,7 @@ class Row:
     words: str
     seconds: float
     problems: Sequence[str]
+    took_s: float = 0.0
 
 
 def injected(fault: Fault, study: Study, database: str) -> Row:
@@ -83,13 +87,21 @@ def row(name: str, database: str, seen: Seen, study: Study) -> Row:
     return Row(name, database, ok, lost, seen.code, words, seen.seconds, seen.problems)
 
 
+def earlier(output: Path) -> dict[tuple[str, str], Row]:
+    """Return the rows of an earlier run, which those of this one replace one by one."""
+    if not output.exists():
+        return {}
+    rows = (Row(**each) for each in json.loads(output.read_text("utf-8"))["rows"])
+    return {(each.fault, each.database): each for each in rows}
+
+
 class Bench:
     """Runs faults on one database after the other, and keeps the rows."""
 
     def __init__(self, output: Path, only: str) -> None:
         self._output = output
         self._only = only
-        self._rows: list[Row] = []
+        self._rows = earlier(output)
         self._begun_s = time.monotonic()
 
     def faults(self, faults: Sequence[Fault], database: str, server: Server | None) -> None:
@@ -113,14 +125,18 @@ class Bench:
                     self._note(row(name, database, found, study))
 
     def _note(self, found: Row) -> None:
-        self._rows.append(found)
+        now_s = time.monotonic()
+        found = replace(found, took_s=round(now_s - self._begun_s, 1))
+        self._begun_s = now_s
+        self._rows[found.fault, found.database] = found
         print(json.dumps(asdict(found), ensure_ascii=False), file=sys.stderr, flush=True)
+        rows = list(self._rows.values())
         whole = {
-            "ok": sum(each.ok for each in self._rows),
-            "of": len(self._rows),
-            "lost": sum(each.lost for each in self._rows),
-            "seconds": round(time.monotonic() - self._begun_s),
-            "rows": [asdict(each) for each in self._rows],
+            "ok": sum(each.ok for each in rows),
+            "of": len(rows),
+            "lost": sum(each.lost for each in rows),
+            "seconds": round(sum(each.took_s for each in rows)),
+            "rows": [asdict(each) for each in rows],
         }
         text = json.dumps(whole, indent=1, ensure_ascii=False)
         self._output.write_text(f"{text}\n", encoding="utf-8")

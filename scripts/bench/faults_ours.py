@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -135,7 +136,14 @@ def read_only(study: Study) -> Seen:
 
 
 def truncated(study: Study) -> Seen:
-    return _damaged(study, lambda path: os.truncate(path, path.stat().st_size // 2))
+    """Cut the file to half, when its log has nothing that would mend it."""
+
+    def cut(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        os.truncate(path, path.stat().st_size // 2)
+
+    return _damaged(study, cut)
 
 
 def removed(study: Study) -> Seen:
@@ -185,10 +193,10 @@ def crashed_elsewhere(study: Study) -> Seen:
     run.reach()
     run.process.kill()
     run.end()
-    take_over(study, expiry_s=6.0)
+    take_over(study, expiry_s=120.0)
     refused = study.run()
     problems = [] if refused.code == 75 else [f"exit code {refused.code} while it was leased"]
-    time.sleep(6.0)
+    take_over(study, expiry_s=-1.0)
     return seen(study.run(), "took over", code=0, problems=problems)
 
 
@@ -197,11 +205,11 @@ def suspended(study: Study) -> Seen:
     run = study.begin(hold="store:3")
     run.reach()
     run.process.send_signal(signal.SIGSTOP)
-    take_over(study, expiry_s=1.0)
+    take_over(study, expiry_s=120.0)
     run.process.send_signal(signal.SIGCONT)
     run.go()
     ended = seen(run.end(), "taken over", code=75)
-    time.sleep(1.0)
+    take_over(study, expiry_s=-1.0)
     return ended
 
 
@@ -257,7 +265,6 @@ def corrupt_trace(study: Study) -> Seen:
     """A trace with a line that is torn, which is mended before the study goes on."""
     whole = small_trace(study)
     lines = whole.read_bytes().splitlines(keepends=True)
-    study.settings["trace"] = str(whole)
     whole.write_bytes(b"".join([*lines[:3], lines[3][:20] + b"\n", *lines[4:]]))
     ended = seen(study.run(), "error:", code=2)
     whole.write_bytes(b"".join(lines))
@@ -267,7 +274,6 @@ def corrupt_trace(study: Study) -> Seen:
 def changed_trace(study: Study) -> Seen:
     """A trace that is another when the study goes on, and is put back."""
     path = small_trace(study)
-    study.settings["trace"] = str(path)
     text = path.read_bytes()
     study.run(trials=2)
     path.write_bytes(b"".join(text.splitlines(keepends=True)[:-1]))
@@ -282,6 +288,9 @@ def small_trace(study: Study) -> Path:
 
     path = study.folder / "trace.jsonl"
     save_trace(synthesize("mixed", rate=8.0, duration_s=6.0, seed=1), path)
+    # What is known of it beside it would tell of any change at once.
+    path.with_suffix(".meta.json").unlink()
+    study.settings |= {"trace": str(path), "too_long": "skip"}
     return path
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -227,6 +228,13 @@ class Study:
             return ()
 
     # What must hold.
+
+    def measured_twice(self) -> list[int]:
+        """Return which trials were measured again although what they measured was safe."""
+        if not self.journal.exists():
+            return []
+        lines = {tuple(line.split()[1:]) for line in self.journal.read_text("ascii").splitlines()}
+        return [number for number, count in Counter(int(n) for n, _ in lines).items() if count > 1]
 
     def measured(self) -> dict[int, str]:
         """Return when each trial was measured that is safe, by its number."""

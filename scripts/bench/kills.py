@@ -10,8 +10,13 @@ counted and told once.
     scripts/bench/kills OUT.json [--repeats 10] [--phases start,replay,store] [--signals KILL]
         [--one-study]
 
-The controller is the real command line. It runs in a child of this script that only announces,
-on a pipe, when a phase begins.
+The controller is the real command line. It runs in a child that only announces, on a pipe, when
+a phase begins; see ``phases``.
+
+With --anywhere N one study is killed N times with SIGKILL at whatever instant, on simulated
+engines, and each of the databases, or with --real on a real CPU engine.
+
+    scripts/bench/kills OUT.json --anywhere 100 [--databases sqlite,postgresql] [--real]
 """
 
 from __future__ import annotations
@@ -28,8 +33,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -37,8 +42,10 @@ from typing import Any
 
 import psutil
 import pynvml
+from kills_anywhere import killed
 
 from autotune.engine.run_folder import PREFIX, RUNS
+from tests.storage.postgres import running
 
 # How long each phase lasts about, in seconds: the signal comes at a random instant of it.
 SPANS_S = {
@@ -59,51 +66,7 @@ DEMO = shlex.split(
 GONE_WITHIN_S = 60.0
 RUN_WITHIN_S = 600.0
 DATABASE = "autotune.db"
-
-
-# The child: the real command line, with a word on a pipe when a phase begins.
-
-
-def announce(owner: Any, name: str, phase: str, descriptor: int) -> None:
-    """Make a function say that its phase begins, each time before it is called."""
-    original: Callable[..., Any] = getattr(owner, name)
-
-    def announced(*arguments: Any, **named: Any) -> Any:
-        os.write(descriptor, f"{phase}\n".encode())
-        return original(*arguments, **named)
-
-    setattr(owner, name, announced)
-
-
-def run_announced(descriptor: int, arguments: Sequence[str]) -> None:
-    """Run ``autotune`` with these arguments."""
-    from autotune import controller, tuning
-    from autotune.__main__ import main
-    from autotune.cli import tune
-    from autotune.cli.watch import ScreenWatcher
-    from autotune.engine.supervisor import Supervisor
-    from storage.repository import Repository
-
-    announce(tuning, "describe_engine", "describe", descriptor)
-    announce(Supervisor, "start", "start", descriptor)
-    announce(Supervisor, "replay", "warmup", descriptor)
-    announce(Supervisor, "stop", "stop", descriptor)
-    announce(Repository, "store_ending", "store", descriptor)
-    announce(controller, "tell_stored", "tell", descriptor)
-    announce(tune, "_print", "report", descriptor)
-    progress = ScreenWatcher.progress
-
-    def noted(watcher: ScreenWatcher, body: Any) -> None:
-        if body["stage"] == "replay":
-            os.write(descriptor, b"replay\n")
-        progress(watcher, body)
-
-    setattr(ScreenWatcher, "progress", noted)  # noqa: B010 - as in announce.
-    sys.argv = ["autotune", *arguments]
-    main()
-
-
-# The parent.
+PHASES = str(Path(__file__).with_name("phases.py"))
 
 
 @dataclass(frozen=True)
@@ -128,7 +91,7 @@ def begin(folder: Path, trials: int, engine: Sequence[str]) -> Run:
     with (folder / "output.log").open("ab") as log:
         process = subprocess.Popen(
             [
-                *(sys.executable, __file__, "--child", str(write_end)),
+                *(sys.executable, PHASES, f"--says={write_end}", "--"),
                 *(*TUNE, *engine, "--trials", str(trials)),
             ],
             stdout=log,
@@ -317,6 +280,17 @@ def series(
     }
 
 
+def anywhere(given: argparse.Namespace) -> None:
+    """Kill one study on each of the databases, and write what became of them."""
+    done = []
+    for database in given.databases.split(","):
+        with running() if database == "postgresql" else nullcontext() as server:
+            found = killed(given.anywhere, server=server, real=given.real, seed=given.seed)
+        print(json.dumps(found), file=sys.stderr, flush=True)
+        done.append(found)
+        given.output.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
@@ -326,7 +300,13 @@ def main() -> None:
     parser.add_argument("--one-study", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", type=shlex.split, default=DEMO, help="options of tune")
+    parser.add_argument("--anywhere", type=int, default=0, help="kills at any instant")
+    parser.add_argument("--databases", default="sqlite", help="of --anywhere")
+    parser.add_argument("--real", action="store_true", help="of --anywhere, a real engine")
     given = parser.parse_args()
+    if given.anywhere:
+        anywhere(given)
+        return
     rng = random.Random(given.seed)  # noqa: S311 - instants, not secrets.
     for signum in (signal.SIGINT, signal.SIGHUP):
         # What a background job or nohup ignores, the command line would ignore as well.
@@ -341,7 +321,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        run_announced(int(sys.argv[2]), sys.argv[3:])
-    else:
-        main()
+    main()

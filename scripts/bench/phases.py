@@ -126,9 +126,8 @@ def spoil(*, nan_at: int, fails_from: int) -> None:
             raise TrialFailed(Failure("engine_dead", "EngineCore ended by SIGKILL"))
         result = original(*arguments)
         if seen["replay"] == nan_at:
-            samples = result.samples
-            spoilt = replace(samples, last_token_s=samples.last_token_s * float("nan"))
-            return replace(result, samples=spoilt)
+            steps, nan = result.steps, float("nan")
+            return replace(result, steps=replace(steps, done_s=steps.done_s * nan))
         return result
 
     setattr(SimulatedEngines, "replay", replay)  # noqa: B010 - as in before.
