@@ -13,6 +13,7 @@ ATTEMPTS = 2
 
 FINISHED = ("complete", "infeasible")
 MISSED = ("failed", "invalid")
+_SEARCHED = ("screen", "starts", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,23 @@ class Confirmation:
 
     def _is_baseline(self, candidate: Candidate) -> bool:
         return cell_key(candidate) == cell_key(self.baseline)
+
+
+def searches(phase: str) -> bool:
+    """Whether trials of a phase are to find something."""
+    return phase in _SEARCHED
+
+
+def confirmed(rows: Sequence[TrialRecord]) -> int:
+    """Return how many restarts have confirmed what the search has found so far."""
+    count = 0
+    for row in rows:
+        if searches(row.phase) and row.replicate_of is None:
+            # What was confirmed before it says nothing of what it has found.
+            count = 0
+        elif row.phase == "confirm" and row.state in FINISHED:
+            count += 1
+    return count
 
 
 def trials_of(rows: Sequence[TrialRecord], candidate: Candidate) -> list[TrialRecord]:

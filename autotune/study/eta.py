@@ -50,9 +50,9 @@ class Allowance:
         return own + self.seconds["start"] + further
 
     def on(self, window_s: float, *, instead_of_s: float) -> Allowance:
-        """Return the same for another window, whose replays are longer in proportion."""
-        replay_s = self.seconds["replay"] * window_s / instead_of_s
-        return replace(self, seconds={**self.seconds, "replay": max(window_s, replay_s)})
+        """Return the same for another window: what comes after its end takes as long."""
+        after_s = max(0.0, self.seconds["replay"] - instead_of_s)
+        return replace(self, seconds={**self.seconds, "replay": window_s + after_s})
 
 
 def allowance(

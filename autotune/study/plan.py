@@ -9,7 +9,15 @@ from typing import Literal, Protocol
 from autotune.candidates.equivalence import Observed, equivalent_cells
 from autotune.candidates.lattice import Candidate, Lattice, cell_key
 from autotune.candidates.starts import Start
-from autotune.study.confirm import ATTEMPTS, FINISHED, Confirmation, given_up, trials_of
+from autotune.study.confirm import (
+    ATTEMPTS,
+    FINISHED,
+    Confirmation,
+    confirmed,
+    given_up,
+    searches,
+    trials_of,
+)
 from autotune.study.costs import Fidelity
 from autotune.study.standing import Standing
 from storage.records import TrialRecord
@@ -79,7 +87,6 @@ class Timing(Protocol):
     def confirmations(self, wanted: int, least: int, rows: Sequence[TrialRecord]) -> int: ...
 
 
-_SEARCHED = ("screen", "starts", "search")
 _WITHOUT_RESULT = ("failed", "invalid", "interrupted")
 
 
@@ -144,9 +151,9 @@ class Plan:
         if step.phase == "baseline":
             return timing.needed_s(step, rows, confirmations=None)
         if step.phase == "confirm":
-            # What is confirmed first matters more than traffic that is held out.
-            due = self._confirm(rows) is not None
-            return timing.needed_s(step, rows, confirmations=None if due else 0)
+            # The first restart of the best and of the baseline matter more than what is held out.
+            first = confirmed(rows) < CONFIRM_TRIALS and self._confirm(rows) is not None
+            return timing.needed_s(step, rows, confirmations=None if first else 0)
         wanted = confirm_trials(self.trials, live=self._searches_live)
         kept = timing.confirmations(wanted, CONFIRM_TRIALS, rows)
         return timing.needed_s(step, rows, confirmations=kept)
@@ -206,11 +213,8 @@ class Plan:
             return replace(self, live=False).unconfirmed(rows)
         if not measured(rows, self.baseline) or self._confirm(rows) is None:
             return 0
-        done = 0
-        for row in rows:
-            # What was confirmed before a search went on says nothing of what that has found.
-            done = 0 if _is_new(row) else done + _confirms(row)
-        return max(0, confirm_trials(self.trials, live=self._searches_live) - done)
+        wanted = confirm_trials(self.trials, live=self._searches_live)
+        return max(0, wanted - confirmed(rows))
 
     def ended_by(self, rows: Sequence[TrialRecord]) -> EndedBy:
         """Return why there is no next trial."""
@@ -352,20 +356,6 @@ class Plan:
         return Step("confirm", candidate, replicate_of=first_trial(rows, candidate))
 
 
-def _is_new(row: TrialRecord) -> bool:
-    """Whether a trial is the first that the search has spent on its candidate."""
-    return row.phase in _SEARCHED and row.replicate_of is None
-
-
-def _confirms(row: TrialRecord) -> bool:
-    return row.phase == "confirm" and row.state in FINISHED
-
-
-def searches(phase: str) -> bool:
-    """Whether trials of a phase are to find something."""
-    return phase in _SEARCHED
-
-
 def is_search(row: TrialRecord, rows: Sequence[TrialRecord]) -> bool:
     """Whether a trial is to find something, so that its replay may end once the budget is lost.
 
@@ -373,7 +363,7 @@ def is_search(row: TrialRecord, rows: Sequence[TrialRecord]) -> bool:
     """
     key = cell_key(row.candidate)
     known = any(cell_key(each.candidate) == key for each in rows if each.state == "complete")
-    return row.phase in _SEARCHED and not known
+    return searches(row.phase) and not known
 
 
 def confirm_trials(trials: int, *, live: bool) -> int:

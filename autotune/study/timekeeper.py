@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Self
 from autotune.candidates.live import LIVE_LIMITS
 from autotune.engine.supervisor import SWEEP_S
 from autotune.simulated.engines import SimulatedEngines
+from autotune.study.confirm import searches
 from autotune.study.deadline import Deadline, too_short
 from autotune.study.eta import Allowance, allowance, slow
 from autotune.study.held import STARTS
-from autotune.study.plan import CONFIRM_TRIALS, confirm_trials, searches
+from autotune.study.plan import CONFIRM_TRIALS, confirm_trials
 from autotune.study.runner import SPELL_S
 from storage.records import TrialRecord
 
