@@ -6,7 +6,7 @@ take 7, 9 and 12 minutes in turn. A run is ok if it ended by its deadline, the b
 best rival were restarted to be confirmed, and nothing of that or of what is held out was left
 out. Of each: where its time went, in shares of the time until the deadline.
 
-    scripts/bench/night [--json OUT.json] [--runs 20] [--seed 1] [--real 0]
+    scripts/bench/night [--json OUT.json] [--runs 20] [--seed 1] [--again 4 13] [--real 0]
 """
 
 from __future__ import annotations
@@ -234,24 +234,35 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the figures go; else they are printed")
     parser.add_argument("--runs", type=int, default=20, help="on the simulated engine")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--again",
+        type=int,
+        nargs="*",
+        help="only these runs, by number, and those not in the file",
+    )
     parser.add_argument("--real", type=int, default=0, help="on a real CPU engine")
     given = parser.parse_args()
     nights: list[Night] = []
-    for run in drawn(given.seed, given.runs):
+    if given.json is not None and given.again:
+        nights = [Night(**row) for row in json.loads(given.json.read_text("utf-8"))["rows"]]
+    for number, run in enumerate(drawn(given.seed, given.runs)):
+        if given.again and number not in given.again and number < len(nights):
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            nights.append(simulated(run, Path(folder)))
-        tell(nights, given.json)
+            nights[number : number + 1] = [simulated(run, Path(folder))]
+        print(number, nights[number], file=sys.stderr)
+        write(nights, given.json)
     for number in range(given.real):
         with tempfile.TemporaryDirectory() as folder:
             nights.append(real(REAL_S[number % len(REAL_S)], Path(folder)))
-        tell(nights, given.json)
+        print(nights[-1], file=sys.stderr)
+        write(nights, given.json)
     if given.json is None:
         print(json.dumps(result(nights), indent=2))
 
 
-def tell(nights: Sequence[Night], path: Path | None) -> None:
-    """Say how the latest run went, and write all so far: those to come take a while."""
-    print(nights[-1], file=sys.stderr)
+def write(nights: Sequence[Night], path: Path | None) -> None:
+    """Write all runs so far: those to come take a while."""
     if path is not None:
         path.write_text(f"{json.dumps(result(nights), indent=2)}\n", encoding="utf-8")
 
