@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import sqlalchemy
 from faulty import NAME, Ended, Seen, Study, full, mounted, remount
 
@@ -258,6 +259,20 @@ def twice(study: Study) -> Seen:
     return replace(seen(ended, "SIGTERM", code=143, problems=problems), seconds=took_s)
 
 
+def first_process(study: Study) -> Seen:
+    """As process 1 of a container it is left with orphans, and a SIGTERM."""
+    leaves_orphans = "sh -c 'sleep 0.1 & sleep 0.1 & exec sleep 0'"
+    container = ("unshare", "--pid", "--fork", "--mount-proc")
+    run = study.begin(hold="store:4", within=container, notify=leaves_orphans)
+    run.reach()
+    time.sleep(1.0)
+    first = psutil.Process(run.process.pid).children()[0]
+    zombies = [each for each in first.children() if each.status() == psutil.STATUS_ZOMBIE]
+    problems = [f"{len(zombies)} processes are not waited for"] if zombies else []
+    first.terminate()
+    return seen(run.end(), "SIGTERM", code=143, problems=problems)
+
+
 # What comes from outside.
 
 
@@ -303,7 +318,9 @@ def notify_hangs(study: Study) -> Seen:
 
 
 def not_a_number(study: Study) -> Seen:
-    return seen(study.run(child=["--nan-at=2"]), code=0)
+    ended = seen(study.run(child=["--nan-at=2"]), code=0)
+    row = study.rows()[1]
+    return replace(ended, words=f"trial 1 is {row.state}: {row.failure_evidence or row.metrics}")
 
 
 def fails_on(study: Study) -> Seen:
@@ -330,6 +347,7 @@ FAULTS = (
     Fault("controller suspended, its study taken over", suspended),
     Fault("readers while the controller writes", readers),
     Fault("a second SIGTERM while the first is heeded", twice),
+    Fault("SIGTERM to process 1 of a container, with orphans", first_process),
     Fault("trace with a torn line", corrupt_trace),
     Fault("trace changed in mid-study", changed_trace),
     Fault("time of day jumps by two hours", clock_jump),

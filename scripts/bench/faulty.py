@@ -169,14 +169,21 @@ class Study:
     def sqlite(self) -> bool:
         return self.url.startswith("sqlite:")
 
-    def begin(self, *, hold: str = "", child: Sequence[str] = (), **changes: Any) -> Run:
-        """Start ``autotune tune``; ``child`` are options of phases.py."""
+    def begin(
+        self,
+        *,
+        hold: str = "",
+        child: Sequence[str] = (),
+        within: Sequence[str] = (),
+        **changes: Any,
+    ) -> Run:
+        """Start ``autotune tune``; ``child`` are options of phases.py, ``within`` starts it."""
         # JSON is YAML, and lists stay lists.
         config = self.folder / "autotune.yaml"
         config.write_text(yaml.safe_dump({**self.settings, **changes}), encoding="utf-8")
         says, says_end = os.pipe()
         hears, hears_end = os.pipe()
-        command = [sys.executable, str(Path(__file__).with_name("phases.py"))]
+        command = [*within, sys.executable, str(Path(__file__).with_name("phases.py"))]
         command += [f"--says={says_end}", f"--hears={hears}", f"--hold={hold}"]
         command += [f"--journal={self.journal}", *child, "--", "tune", "--config", str(config)]
         process, output, errors = self._started(command, (says_end, hears))
