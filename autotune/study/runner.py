@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from autotune.candidates.diagnosis import Load, summarise
 from autotune.candidates.lattice import SEQS, TOKENS, Candidate, cell_key, integer
+from autotune.engine.numbers import require_numbers
 from autotune.engine.processes import Process
 from autotune.engine.protocol import Failure, ReplayPlan, ReplayResult
 from autotune.engine.supervisor import Started
@@ -128,7 +129,7 @@ class Runner:
             budget: in ms; the replay is cut short once it is lost. None: it is not.
 
         Raises:
-            TrialFailed: the engine did not start, or died.
+            TrialFailed: the engine did not start, died, or gave what are no numbers.
         """
         job = self._job
         if (suspect := self._suspects.get(_trial(candidate, fidelity))) is not None:
@@ -178,10 +179,10 @@ class Runner:
         """Replay, and sample the hardware meanwhile if anything runs on it."""
         trace, own = self._job.trace, [process.pid for process in self._engines.running()]
         if not own:
-            return self._engines.replay(trace, plan, self._on_progress), None
+            return require_numbers(self._engines.replay(trace, plan, self._on_progress)), None
         with HardwareSampler(started.info.device_uuids, own_pids=own) as sampler:
             replayed = self._engines.replay(trace, plan, self._on_progress)
-        return replayed, sampler.result()
+        return require_numbers(replayed), sampler.result()
 
     def remember(self, candidate: Candidate, fidelity: Fidelity, steps: Steps) -> None:
         """Take a replay that was accepted as a reference for those to come."""
