@@ -320,7 +320,9 @@ def notify_hangs(study: Study) -> Seen:
 def not_a_number(study: Study) -> Seen:
     ended = seen(study.run(child=["--nan-at=2"]), code=0)
     row = study.rows()[1]
-    return replace(ended, words=f"trial 1 is {row.state}: {row.failure_evidence or row.metrics}")
+    problems = [] if row.state == "failed" else [f"trial 1 is {row.state}"]
+    words = f"trial 1 is {row.state}: {row.failure_evidence}"
+    return replace(ended, words=words, problems=[*ended.problems, *problems])
 
 
 def fails_on(study: Study) -> Seen:
