@@ -29,7 +29,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import faults_engine
 from faults_ours import FAULTS, Fault
 from faults_server import SERVER_FAULTS
 from faults_signals import SIGNALS, interrupted
@@ -179,6 +178,8 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="also on a real CPU engine")
     given = parser.parse_args()
     if given.output is not None:
+        import faults_engine
+
         faults_engine.run_all(given.output)
     if given.json is None:
         return
