@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from storage import migrate, schema, sqlite
+from storage import migrate, postgresql, schema, sqlite
 from storage.backup import back_up
 from storage.errors import StorageError, StorageUnavailable
 from storage.faults import missing_driver, translated_errors, unavailable
@@ -60,7 +60,8 @@ def open_database(url: str, *, create: bool = True, patient: bool = False) -> En
         url: An SQLAlchemy URL of SQLite (a file) or PostgreSQL.
         create: Whether to create what is missing. Commands that only read say False; they can
             read an SQLite file in a place where nothing may be written.
-        patient: Whether the caller repeats what fails for now, and so SQLite need not wait long.
+        patient: Whether the caller repeats what fails for now, and so no lock need be waited for
+            long.
 
     Raises:
         StorageUnavailable: If it cannot be opened; if it holds no tables of ours and
@@ -164,7 +165,13 @@ def engine_options(
         # Servers drop connections that were idle for as long as a trial takes.
         given = _LIBPQ if url.get_driver_name() in _LIBPQ_DRIVERS else {}
         arguments = {key: value for key, value in given.items() if key not in url.query}
-        return {"pool_pre_ping": True, "hide_parameters": True, "connect_args": arguments}
+        seconds = postgresql.SHORT_LOCK_TIMEOUT_S if patient else postgresql.LOCK_TIMEOUT_S
+        return {
+            "pool_pre_ping": True,
+            "pool_events": [(postgresql.limit_locks(seconds), "connect")],
+            "hide_parameters": True,
+            "connect_args": arguments,
+        }
     switch = [(sqlite.switch_to_wal, "connect")] if write else []
     configure = sqlite.configure_index if index else sqlite.configure
     options: dict[str, Any] = {

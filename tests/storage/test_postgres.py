@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import create_engine
 
-from storage import migrate, schema
-from storage.database import check_database
+from storage import migrate, postgresql, schema
+from storage.database import check_database, open_database
 from storage.errors import StorageUnavailable
 from storage.repository import open_repository
 from tests.storage.contract import RepositoryContract
@@ -56,6 +56,32 @@ def test_a_server_that_will_never_let_us_in_is_not_waited_for(postgres: Server) 
     with pytest.raises(StorageUnavailable, match="does not exist") as caught:
         open_repository(nowhere)
     assert not caught.value.passing
+
+
+@pytest.mark.parametrize(("patient", "timeout"), [(True, "2s"), (False, "1min")])
+def test_a_lock_is_not_waited_for_for_ever(postgres: Server, patient: bool, timeout: str) -> None:
+    engine = open_database(postgres.database(), patient=patient)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == timeout
+        connection.rollback()
+        assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == timeout
+    engine.dispose()
+
+
+def test_what_another_transaction_has_locked_may_be_free_later(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.database()
+    monkeypatch.setattr(postgresql, "LOCK_TIMEOUT_S", 1)
+    other = create_engine(url)
+    with open_repository(url) as repository, other.connect() as connection:
+        connection.exec_driver_sql("LOCK TABLE autotune_study")
+        with pytest.raises(StorageUnavailable, match="lock timeout") as caught:
+            repository.open_study("night", fingerprint={}, spec={})
+        connection.rollback()
+        assert caught.value.passing
+        assert repository.open_study("night", fingerprint={}, spec={}).name == "night"
+    other.dispose()
 
 
 def test_a_server_that_is_down_may_be_back(postgres: Server) -> None:
