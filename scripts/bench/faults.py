@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -183,6 +184,9 @@ def main() -> None:
         faults_engine.run_all(given.output)
     if given.json is None:
         return
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        # What a background job or nohup ignores, the command line would ignore as well.
+        signal.signal(signum, signal.SIG_DFL)
     bench = Bench(given.json, given.only)
     for database in given.databases.split(","):
         with ExitStack() as stack:

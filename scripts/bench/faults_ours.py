@@ -67,7 +67,7 @@ def locked(study: Study, *, seconds: float = 6.0) -> Seen:
     with write_lock(study):
         run.go()
         time.sleep(seconds)
-    return seen(run.end(), "tried again", "trying again", "again", code=0)
+    return seen(run.end(), "tried again", code=0)
 
 
 def locked_for_long(study: Study) -> Seen:
