@@ -63,11 +63,13 @@ def open_supervisor(tmp_path: Path) -> Iterator[Open]:
     opened: list[Supervisor] = []
     before = set(psutil.Process().children(recursive=True))
 
-    def opener(script: Script, watchdogs: Watchdogs = PATIENT) -> Supervisor:
+    def opener(script: Script, watchdogs: Watchdogs = PATIENT, **more: Any) -> Supervisor:
         command = [sys.executable, str(HOST), json.dumps(script)]
         folder = tmp_path / "logs"
         opened.append(
-            Supervisor(log_folder=folder, watchdogs=watchdogs, command=command, runs=tmp_path)
+            Supervisor(
+                log_folder=folder, watchdogs=watchdogs, command=command, runs=tmp_path, **more
+            )
         )
         return opened[-1]
 
@@ -239,6 +241,17 @@ def test_a_host_that_ends_under_a_replay(
         failure = failure_of(lambda: supervisor.replay(trace(), PLAN, ignore))
         expected = f"the engine host {ended} during replay"
         assert failure == Failure("engine_dead", expected)
+
+
+def test_the_log_of_an_engine_is_cut_beyond_its_cap(open_supervisor: Open, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "trial.log"
+    script = {"start": [[["log", "started\n" + "." * 9_000 + "\nready\n"], STARTED]]}
+    with open_supervisor(script, log_bytes=1000) as supervisor:
+        supervisor.start({}, log)
+    text = log.read_text()
+    assert len(text) < 1000
+    assert text.startswith("started\n")
+    assert text.endswith("\nready\n")
 
 
 def test_a_host_that_ends_in_a_start_is_classed_by_the_log_of_the_trial(
