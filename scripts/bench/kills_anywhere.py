@@ -66,7 +66,7 @@ def killed(count: int, *, server: Server | None, real: bool, seed: int) -> dict[
         problems.append(f"ended with {ended.code}: {ended.errors[-500:]}")
     problems += [*study.orphans(), *study.unsound(), *study.leftover(), *study.finished()]
     lost, twice = study.lost(), study.measured_twice()
-    states = Counter(row.state for row in study.rows())
+    states: Counter[str] = Counter(row.state for row in study.rows())
     shutil.rmtree(folder)
     return asdict(
         Kills(

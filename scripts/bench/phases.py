@@ -144,7 +144,7 @@ def jump_the_clock(seconds: float) -> None:
         looks["wall"] += 1
         return time.time() + seconds * (looks["wall"] >= 3)
 
-    controller.ClockWatch = lambda: ClockWatch(wall=wall)  # type: ignore[misc, assignment]
+    setattr(controller, "ClockWatch", lambda: ClockWatch(wall=wall))  # noqa: B010 - as in before.
 
 
 def main() -> None:
