@@ -34,7 +34,7 @@ from faults_ours import FAULTS, Fault
 from faults_server import SERVER_FAULTS
 from faults_signals import SIGNALS, interrupted
 from faults_vllm import ENGINE_FAULTS
-from faulty import ENDED_WELL, REAL, SIMULATED, Seen, Study, mounted
+from faulty import ENDED_WELL, REAL, SIMULATED, TRIALS, Seen, Study, mounted
 
 from tests.storage.postgres import Server, running
 
@@ -108,7 +108,8 @@ class Bench:
         for fault in faults:
             if database in fault.databases and self._only in fault.name:
                 with place(fault.mib) as folder:
-                    study = Study(folder, url_of(server), settings_of(fault))
+                    settings, trials = (REAL, 3) if fault.real else (SIMULATED, TRIALS)
+                    study = Study(folder, url_of(server), settings, trials=trials)
                     act = fault.act if fault.serve is None else serving(fault.serve, server)
                     self._note(injected(replace(fault, act=act), study, database))
 
@@ -151,10 +152,6 @@ def serving(
     return lambda study: act(study, server)
 
 
-def settings_of(fault: Fault) -> dict[str, object]:
-    return dict(REAL if fault.real else SIMULATED)
-
-
 def url_of(server: Server | None) -> str | None:
     return None if server is None else server.database(prepared=False)
 
@@ -188,7 +185,7 @@ def main() -> None:
         # What a background job or nohup ignores, the command line would ignore as well.
         signal.signal(signum, signal.SIG_DFL)
     bench = Bench(given.json, given.only)
-    for database in given.databases.split(","):
+    for database in filter(None, given.databases.split(",")):
         with ExitStack() as stack:
             served = database == "postgresql"
             server = stack.enter_context(running()) if served else None

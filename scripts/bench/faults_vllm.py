@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import time
+from contextlib import suppress
 from functools import partial
 
 import psutil
@@ -34,9 +36,10 @@ def hit(study: Study, *, victim: str, how: signal.Signals, phase: str, failure: 
 def _awaited(study: Study, victim: str) -> psutil.Process:
     while True:
         for each in study.processes():
-            name = each.name()
-            if name == victim or (victim == HOST and HOST in each.cmdline()):
-                return each
+            with suppress(psutil.NoSuchProcess):
+                if each.name() == victim or (victim == HOST and HOST in each.cmdline()):
+                    return each
+        time.sleep(0.05)
 
 
 def no_memory(study: Study) -> Seen:
