@@ -151,7 +151,6 @@ class StudyProgress(Listener):
         self._ending = ending
         if ending.state == "finished":
             self._running = self._work = None
-            self._judged()
 
     def document(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it, at this moment."""

@@ -14,7 +14,8 @@ def test_one_screen_says_what_best_and_show_say(studies: str, autotune: Autotune
     assert ran.code == 0
     lines = ran.out.splitlines()
     assert len(lines) <= MOST_LINES
-    assert max(map(len, lines)) <= 80
+    # One word may be longer than a line: the URL of a database far down in folders.
+    assert max(len(line) for line in lines if studies not in line) <= 80
     said = " ".join(chain.from_iterable(line.split() for line in lines))
     shown = autotune("show", "--storage", studies, "--study-name", "knee").out.splitlines()
     assert shown[0] in said
@@ -29,6 +30,8 @@ def test_one_screen_says_what_best_and_show_say(studies: str, autotune: Autotune
     assert "oom_start 1×" in said
     assert "CUDA out of memory" in said
     assert "autotune best" in said
+    # A command that is copied begins with a small letter, at the head of a label too.
+    assert "Autotune" not in said
 
 
 def test_the_labels_come_in_order(studies: str, autotune: Autotune) -> None:
