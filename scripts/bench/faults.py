@@ -31,12 +31,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from faults_ours import FAULTS, Fault
-from faults_server import SERVER_FAULTS
+from faults_server import SERVER_FAULTS, running_on_disk
 from faults_signals import SIGNALS, interrupted
 from faults_vllm import ENGINE_FAULTS
 from faulty import ENDED_WELL, REAL, SIMULATED, TRIALS, Seen, Study, mounted
 
-from tests.storage.postgres import Server, running
+from tests.storage.postgres import Server
+
+PLACES = tempfile.gettempdir()
+"""Where the folders of studies are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ def url_of(server: Server | None) -> str | None:
 @contextmanager
 def place(mib: int = 0) -> Iterator[Path]:
     """Have a folder within the block, with a disk of its own in it if it has a size."""
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    folder = Path(tempfile.mkdtemp(prefix="faults-", dir=PLACES))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
         if mib:
@@ -188,7 +191,7 @@ def main() -> None:
     for database in filter(None, given.databases.split(",")):
         with ExitStack() as stack:
             served = database == "postgresql"
-            server = stack.enter_context(running()) if served else None
+            server = stack.enter_context(running_on_disk()) if served else None
             bench.faults([*FAULTS, *SERVER_FAULTS], database, server)
             bench.signals(database, server)
     if given.real:
