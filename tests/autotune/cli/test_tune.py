@@ -155,7 +155,11 @@ def test_too_many_failures_exit_with_5(tune: Tune) -> None:
     assert states() == ["interrupted", "complete", "infeasible", "infeasible"]
 
 
-def test_a_dry_run_says_whether_the_study_is_new_and_makes_nothing(tune: Tune) -> None:
+def test_a_dry_run_says_whether_the_study_is_new_and_makes_nothing(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The model is a name of the hub.
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     before = sorted(Path().iterdir())
     ran = tune(ScriptedEngines(), "--dry-run")
     assert ran.code == 0
