@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -16,13 +16,11 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from typer.main import get_command
 
 import autotune.errors
 from autotune import tuning
 from autotune.candidates import diagnosis, starts
 from autotune.cli import endpoint_doctor, show, signals, tune
-from autotune.cli.main import app
 from autotune.cli.options import OutputFormat
 from autotune.demo import resolve_trace
 from autotune.endpoint_settings import EndpointSettings
@@ -64,12 +62,12 @@ from objectives.limits import METRICS, Budget, parse_budget
 from objectives.measurement import measure
 from objectives.statistics import AGGREGATES, requests_needed
 from storage import records, schema
+from tests.command_tree import COMMAND, commands, options_of
 from tests.objectives.builders import random_samples
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md")])
-COMMAND: Any = get_command(app)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FORBIDDEN = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "lorem")
 
@@ -78,17 +76,6 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 def text_of(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
-
-
-def commands(command: Any = COMMAND, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield every command with its words, groups before their members."""
-    yield " ".join(words), command
-    for name, member in getattr(command, "commands", {}).items():
-        yield from commands(member, (*words, name))
-
-
-def options_of(command: Any) -> set[str]:
-    return {name for each in command.params for name in each.opts if name.startswith("--")}
 
 
 def missing(page: str, names: Sequence[str]) -> list[str]:

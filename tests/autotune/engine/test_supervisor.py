@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -22,15 +21,14 @@ from autotune.errors import EnvironmentFault
 from autotune.forecast.grid import ContextProbe, KvProbe, SweepPlan
 from autotune.traffic.model import Trace, TraceRequest
 from objectives.censoring import Censored, Lost
+from tests.autotune.engine.supervised import Open, Script, supervisors, trace
 from tests.autotune.engine.survival import survivors
 from tests.autotune.engine.test_protocol import info
 
 pytestmark = pytest.mark.wire
 
-HOST = Path(__file__).with_name("scripted_host.py")
 ROOT = Path(__file__).resolve().parents[3]
 PLAN = ReplayPlan(seed=3, salt="s", warmup_requests=1)
-PATIENT = Watchdogs(start_s=30.0, silence_s=30.0)
 HASTY = Watchdogs(start_s=0.15, silence_s=0.15)
 
 LIMITS = {"max_num_batched_tokens": 512, "max_num_seqs": 16, "long_prefill_token_threshold": 0}
@@ -48,9 +46,6 @@ ENDINGS: list[tuple[list[object], str]] = [
     (["leave"], "ended with status 3"),
 ]
 
-Script = Mapping[str, Any]
-Open = Callable[..., Supervisor]
-
 
 @pytest.fixture(autouse=True)
 def path_of_children(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,32 +54,8 @@ def path_of_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_supervisor(tmp_path: Path) -> Iterator[Open]:
-    """Open supervisors of scripted hosts; at the end none of their processes may be left."""
-    opened: list[Supervisor] = []
-    before = set(psutil.Process().children(recursive=True))
-
-    def opener(script: Script, watchdogs: Watchdogs = PATIENT, **more: Any) -> Supervisor:
-        command = [sys.executable, str(HOST), json.dumps(script)]
-        folder = tmp_path / "logs"
-        opened.append(
-            Supervisor(
-                log_folder=folder, watchdogs=watchdogs, command=command, runs=tmp_path, **more
-            )
-        )
-        return opened[-1]
-
-    yield opener
-    for supervisor in opened:
-        supervisor.kill()
-        supervisor.close()
-    assert list(tmp_path.glob("vllm-autotune-run-*")) == []
-    left = set(psutil.Process().children(recursive=True)) - before
-    assert not left
-
-
-def trace() -> Trace:
-    rows = [TraceRequest(0.0, 100, 5, (7,)), TraceRequest(250.0, 600, 9, (7, 8), priority=2)]
-    return Trace.build(rows, block_size=512, prefixes_known=True, source="test")
+    with supervisors(tmp_path) as opener:
+        yield opener
 
 
 def progress(tokens: int, *, sent: int, done: int) -> list[Any]:
