@@ -149,9 +149,10 @@ def test_a_host_whose_engine_left_something_is_replaced_before_the_next_start(
         supervisor.stop()
         host = host_of(supervisor)
         (child,) = host.children()
+        name = child.name()
         again = supervisor.start({}, tmp_path / "2.log")
         assert again.ground.host_replaced == (
-            f"1 processes of the last engine still run after 0 s: process {child.pid} (python)"
+            f"1 processes of the last engine still run after 0 s: process {child.pid} ({name})"
         )
         assert survivors([host, child], timeout_s=0.0) == []
         assert host_of(supervisor) != host
