@@ -7,6 +7,7 @@ keeps, not from the database that may be at fault.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from typing import IO, Any
 import psutil
 import yaml
 
+from autotune.engine.run_folder import PREFIX, RUNS
 from autotune.study.plan import finished_trials
 from storage.errors import StorageError
 from storage.integrity import integrity
@@ -158,6 +160,7 @@ class Study:
         self.journal = folder / "journal"
         self._mark = uuid.uuid4().hex
         self._runs = 0
+        self._controllers: set[int] = set()
         self.disk.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -217,6 +220,7 @@ class Study:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=environ, stdout=out, stderr=err, pass_fds=pass_fds
             )
+        self._controllers.add(process.pid)
         return process, output, errors
 
     def processes(self) -> Iterator[psutil.Process]:
@@ -262,11 +266,15 @@ class Study:
         return list(integrity(self.url).faults)
 
     def orphans(self) -> list[str]:
-        """Say what still runs a while after the controller has ended."""
+        """Say what still runs, or lies about, a while after the controller has ended."""
         deadline = time.monotonic() + GONE_WITHIN_S
-        while (left := list(self.processes())) and time.monotonic() < deadline:
+        while True:
+            left = list(self.processes())
+            folders = [path for pid in self._controllers for path in folders_of(pid)]
+            if not (left or folders) or time.monotonic() >= deadline:
+                break
             time.sleep(0.05)
-        found = []
+        found = [f"{path} is left" for path in folders]
         for each in left:
             with suppress(psutil.NoSuchProcess):
                 found.append(f"process {each.pid} ({' '.join(each.cmdline())[:80]}) still runs")
@@ -320,3 +328,14 @@ def full(folder: Path, *, leave: int = 0) -> Iterator[None]:
 def remount(disk: Path, how: str) -> None:
     """Let a disk of ``mounted`` be written, or not."""
     subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
+
+
+def folders_of(controller: int) -> list[Path]:
+    """Return the run folders whose record names this controller."""
+    found = []
+    for path in RUNS.glob(f"{PREFIX}*"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            record = json.loads((path / "processes.json").read_text())
+            if record["controller"]["pid"] == controller:
+                found.append(path)
+    return found

@@ -42,9 +42,9 @@ from typing import Any
 
 import psutil
 import pynvml
+from faulty import folders_of
 from kills_anywhere import killed
 
-from autotune.engine.run_folder import PREFIX, RUNS
 from tests.storage.postgres import running
 
 # How long each phase lasts about, in seconds: the signal comes at a random instant of it.
@@ -115,17 +115,6 @@ def family_of(run: Run) -> tuple[list[psutil.Process], set[Path]]:
                 segments |= {Path(path) for path in paths if path.startswith("/dev/shm/")}  # noqa: S108
         return family, segments
     return [], set()
-
-
-def folders_of(controller: int) -> list[Path]:
-    """Return the run folders whose record names this controller."""
-    found = []
-    for path in RUNS.glob(f"{PREFIX}*"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            record = json.loads((path / "processes.json").read_text())
-            if record["controller"]["pid"] == controller:
-                found.append(path)
-    return found
 
 
 def lives(process: psutil.Process) -> bool:

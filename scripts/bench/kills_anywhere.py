@@ -47,7 +47,7 @@ def killed(count: int, *, server: Server | None, real: bool, seed: int) -> dict[
     chance = random.Random(seed)  # noqa: S311 - instants, not secrets.
     settings = REAL if real else {k: v for k, v in SIMULATED.items() if k != "knobs"}
     # So few seconds a run that the study outlasts the kills.
-    trials, span_s = (8, 25.0) if real else (max(20, count), 1.5)
+    trials, span_s = (8, 25.0) if real else (max(20, 3 * count // 5), 1.5)
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     url = None if server is None else server.database(prepared=False)
     study = Study(folder, url, settings, trials=trials)
