@@ -39,7 +39,6 @@ def study_of(bench: Bench, folder: Path, *, trials: int = 3) -> Any:
     [
         ("two controllers on one study", 75, "error: study 'night' is in use by process"),
         ("a second SIGTERM while the first is heeded", 143, "SIGTERM: stopping"),
-        ("trace changed in mid-study", 2, "was started with other settings: trace"),
         ("database file removed", 4, "was deleted or replaced while in use"),
     ],
 )
