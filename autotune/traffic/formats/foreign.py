@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from autotune.traffic.formats.outline import outline
 
 _NEEDED = "what is needed is the arrival, the prompt tokens and the output tokens of every request"
+_LINES = (
+    "write each request as a line of JSON: "
+    '{"timestamp": 0, "input_length": 160, "output_length": 238}'
+)
+_OURS = frozenset(("timestamp", "input_length", "output_length"))
 _LOG = re.compile(
     r"(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|(?:\(\w.*\) )?(?:INFO|WARNING|ERROR|DEBUG)\b"
     r"|\d{1,3}(?:\.\d{1,3}){3} - )",
@@ -62,12 +67,16 @@ def _json(head: str) -> Likeness | None:
     # One object a line is a row, of which the reader of rows says more.
     if not found.is_list and "\n" not in head.partition("}")[0].strip():
         return None
+    if found.is_list and found.keys >= _OURS:
+        return Likeness("has the fields of a trace, but is a list, not JSON Lines", _LINES)
     return Likeness(f"is JSON with {_names(sorted(found.keys))}, not requests", _NEEDED)
 
 
 def _table(head: str) -> Likeness | None:
     for mark in (",", ";", "\t"):
         cells = [cell.strip().strip('"') for cell in head.split(mark)]
+        if frozenset(cells) >= _OURS:
+            return Likeness("has the fields of a trace, but is a table, not JSON Lines", _LINES)
         if len(cells) > 1 and all(_NAME.fullmatch(cell) for cell in cells):
             return Likeness(
                 f"is a table with {_names(cells)}, and has no columns of tokens that are known",

@@ -19,6 +19,8 @@ NEEDED = "the arrival, the prompt tokens and the output tokens of every request"
         ("<?xml version='1.0'?>", "is XML", NEEDED),
         ("# HELP vllm:e2e SECRET\n# TYPE", "Prometheus metrics: sums", "autotune capture"),
         ("time,cpu,gpu\n1,2,3", "is a table with time, cpu, gpu, and has no col", NEEDED),
+        ("timestamp,input_length,output_length\n0,1,1", "but is a table", '{"timestamp": 0'),
+        ('[{"timestamp":0,"input_length":1,"output_length":1}]', "but is a list", "a line of"),
         ("a;b;c;d;e;f;g\n", "is a table with a, b, c, d, e, f …, and", NEEDED),
         ("INFO 11-30 08:15:00 [api_server.py:1] SECRET", "is a log", "usage records"),
         ("(APIServer pid=7) INFO 11-30 08:15:00 SECRET", "is a log", "usage records"),
