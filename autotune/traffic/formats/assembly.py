@@ -54,7 +54,7 @@ def assembled(
     if not kept:
         raise TraceError(
             f"{path}: no request with prompt and output tokens",
-            hint=" ".join(notes.sentences()) or "a trace needs at least one request",
+            hint=" ".join([*remarks, *notes.sentences()]) or "a trace needs at least one request",
         )
     if block_size is None:
         has_text = any(each.text for each in kept)

@@ -53,10 +53,10 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
     """
     texts = Texts(options.tokenizer)
     answers = None if options.answers is None else _answers(options.answers)
-    limited = 0
+    limited = unlimited = 0
 
     def request(value: object) -> Found:
-        nonlocal limited
+        nonlocal limited, unlimited
         row = as_row(value)
         if "response" in row or "body" not in row:
             return _answered(row)
@@ -64,7 +64,8 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
         if not isinstance(asked, Recorded):
             return asked
         if answers is None:
-            limited += 1
+            limited += asked.max_tokens is not None
+            unlimited += asked.max_tokens is None
             output = asked.max_tokens or 0
             return request_or_left_out(replace(asked, output_length=output, estimated=True))
         answer = answers.get(_custom_id(row), LeftOut.FAILED)
@@ -80,10 +81,15 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
         details.append(texts.source())
     if limited:
         remarks.append(
-            f"Outputs are taken to be as long as max_tokens allows, in {limited} requests: "
+            f"Outputs taken to be as long as max_tokens allows: {limited}; "
             "--answers FILE tells their lengths."
         )
         details.append("outputs as long as max_tokens")
+    if unlimited:
+        remarks.append(
+            f"Requests of unknown output, without max_tokens and left out: {unlimited}; "
+            "--answers FILE tells their lengths."
+        )
     return assembled(path, made, remarks=remarks, details=details, block_size=BLOCK_SIZE)
 
 

@@ -44,8 +44,17 @@ def test_without_answers_outputs_are_as_long_as_allowed(tmp_path: Path) -> None:
     assert trace.meta.prefixes == "estimated"
     assert trace.notes.not_requests == 1
     assert trace.notes.without_tokens == 1
-    assert "as long as max_tokens allows, in 3 requests" in " ".join(trace.notes.sentences())
+    said = " ".join(trace.notes.sentences())
+    assert "as long as max_tokens allows: 2; --answers FILE" in said
+    assert "without max_tokens and left out: 1; --answers FILE" in said
     assert trace.meta.source.endswith("outputs as long as max_tokens")
+
+
+def test_a_batch_of_unknown_outputs_alone_is_told_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(TraceError) as caught:
+        read(json_lines(tmp_path, asked("one", max_tokens=None)), AT_FIVE_PER_S)
+    assert "no request with prompt and output tokens" in caught.value.message
+    assert "without max_tokens and left out: 1; --answers FILE" in caught.value.hint
 
 
 def test_answers_tell_the_lengths(tmp_path: Path) -> None:
