@@ -185,4 +185,6 @@ def _endpoint_results(name: str, server: EndpointSettings | None) -> Iterator[Re
 
 
 def _state(state: CheckState) -> State:
-    return "fail" if state == "failed" else "ok"
+    if state == "failed":
+        return "fail"
+    return "warn" if state == "warn" else "ok"

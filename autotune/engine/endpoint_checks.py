@@ -29,7 +29,7 @@ from autotune.errors import UsageError
 CheckName = Literal[
     "settings", "name", "connection", "tls", "models", "model", "token", "usage", "token_ids"
 ]
-CheckState = Literal["ok", "failed", "skipped"]
+CheckState = Literal["ok", "warn", "failed", "skipped"]
 
 _PROMPT = range(1000, 1016)
 _TEXT = "bada bade badi bado"
@@ -39,7 +39,8 @@ _TEXT = "bada bade badi bado"
 class Check:
     """One step: what it found, and if it failed why.
 
-    ``fault`` is there where the rest could not work, or would mean nothing, after it.
+    A replay can do without what is no more than a ``warn``. ``fault`` is there where the rest
+    could not work, or would mean nothing, after it.
     """
 
     name: CheckName
@@ -148,7 +149,7 @@ def _model(model: str, served: Served) -> Check:
         return Check("model", "ok", f"{model} is served{length}")
     return Check(
         "model",
-        "failed",
+        "warn",
         f"{model} is not among the models that are listed",
         f"it serves {', '.join(served.models)}",
     )
@@ -158,7 +159,7 @@ def _usage(read: StreamRead) -> Check:
     if read.usage is None:
         return Check(
             "usage",
-            "failed",
+            "warn",
             "the stream ends without usage",
             "tokens will be counted by chunks, and marked as estimated",
         )
@@ -175,7 +176,7 @@ def _token_ids(read: StreamRead, kind: Kind) -> Check:
         return Check("token_ids", "ok", "token ids are taken and given, and lengths are forced")
     return Check(
         "token_ids",
-        "failed",
+        "warn",
         "token ids are taken, and none are given",
         "tokens will be counted by chunks, as with any vLLM that is too old to give ids",
     )
