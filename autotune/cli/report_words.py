@@ -292,7 +292,9 @@ def _without(start: str, lines: Sequence[str]) -> list[str]:
     found = []
     for line in lines:
         rest = line.removeprefix(start)
-        found.append(line if rest == line else rest[:1].upper() + rest[1:])
+        # A command is copied from here, so it keeps its small letter.
+        as_it_is = rest == line or rest.startswith("autotune ")
+        found.append(rest if as_it_is else rest[:1].upper() + rest[1:])
     return found
 
 
