@@ -418,9 +418,9 @@ def _usage_error(
             hint=nearest(name, TuneSettings.model_fields) or help_hint,
         )
     if first["type"] == "missing":
-        return UsageError(
-            f"{option} is missing", hint=f"give {option} or put {name!r} into the --config file"
-        )
+        here = config is None and Path("autotune.yaml").is_file()
+        way = "--config autotune.yaml" if here else f"put {name!r} into the --config file"
+        return UsageError(f"{option} is missing", hint=f"give {option} or {way}")
     return UsageError(
         f"{where}{option}: {in_plain_words(first['msg'].removeprefix('Value error, '))}",
         hint=_LIMIT_EXAMPLE if name == "knobs" else help_hint,

@@ -60,6 +60,14 @@ def test_what_is_missing_is_named(name: str) -> None:
     assert f"give --{name}" in error.hint
 
 
+def test_settings_that_lie_here_unasked_are_pointed_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "autotune.yaml").write_text("model: m\n")
+    monkeypatch.chdir(tmp_path)
+    assert "--config autotune.yaml" in refusal(model=None).hint
+
+
 def test_an_unknown_key_gets_the_nearest_one(config: Path) -> None:
     config.write_text("trails: 5\n")
     error = refusal(config)
