@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -22,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
+from autotune.deadline_settings import DeadlineSettings
 from autotune.endpoint_settings import EndpointSettings, Seconds, parse_endpoints
 from autotune.errors import UsageError, in_plain_words
-from autotune.moments import parse_moment, seconds_in
 from autotune.storage_settings import StorageSettings
 from autotune.supervision_settings import SupervisionSettings
 from autotune.user_files import read_small
@@ -60,10 +59,6 @@ _PERCENTAGE = re.compile(r"(\d{1,2}(?:\.\d{1,3})?) ?%", re.ASCII)
 _HELD_OUT = (1.0, 50.0)
 """Percent of a window, the least and the most."""
 
-_TIMEOUTS = "90m or 8h"
-_MOST_SECONDS = 366 * 86_400.0
-_MINUTES_A_DAY = 24 * 60
-
 REAL = "vllm"
 SIMULATED = "sim:"
 """Before the name or path of a profile where an engine is simulated."""
@@ -76,7 +71,7 @@ RESERVED_ARGUMENTS: Mapping[str, str] = {
 """Engine arguments that nobody may set here, with the reason."""
 
 
-class TuneSettings(WatchingSettings, StorageSettings, SupervisionSettings):
+class TuneSettings(WatchingSettings, StorageSettings, SupervisionSettings, DeadlineSettings):
     """All settings of ``autotune tune``; the same names stand in ``autotune.yaml``.
 
     Attributes:
@@ -94,9 +89,6 @@ class TuneSettings(WatchingSettings, StorageSettings, SupervisionSettings):
         knobs: further engine arguments to search, each with its values.
         tile: quanta of the two limits, tokens and sequences.
         trials: how many trials the study has in the end.
-        timeout: how long a run may take from its start, ``8h``; None for as long as it takes.
-        until: local time by which a run is over, ``07:00`` for the next such moment or
-            ``2026-12-01T07:00``; None for none. Of both the earlier counts.
         fidelity: ``auto`` searches on a running engine where its limits can be changed, and
             confirms by restarts; ``restart`` starts an engine for every trial.
         calibrate: whether a new study first measures step times, from which its ladders are
@@ -128,8 +120,6 @@ class TuneSettings(WatchingSettings, StorageSettings, SupervisionSettings):
     knobs: dict[str, list[Value]] = Field(default_factory=dict)
     tile: str = "128,8"
     trials: int = Field(default=24, ge=1, le=10_000)
-    timeout: str | None = None
-    until: str | None = None
     fidelity: Fidelity = "auto"
     calibrate: bool = True
     warmup_s: Seconds = Field(default=10.0, ge=0.0, le=86_400.0)
@@ -208,29 +198,6 @@ class TuneSettings(WatchingSettings, StorageSettings, SupervisionSettings):
         if found is None or not least <= float(found[1]) <= most:
             raise ValueError(f"must be a percentage from {least:g}% to {most:g}%, such as 20%")
         return f"{float(found[1]):g}%"
-
-    @field_validator("timeout", mode="before")
-    @classmethod
-    def _a_duration(cls, given: object) -> str | None:
-        if given is None:
-            return None
-        text = "" if isinstance(given, bool) else str(given).strip()
-        seconds = seconds_in(text)
-        if seconds is None or not 0 < seconds <= _MOST_SECONDS:
-            raise ValueError(f"must be a length of time, at most a year, such as {_TIMEOUTS}")
-        return text
-
-    @field_validator("until", mode="before")
-    @classmethod
-    def _a_moment(cls, given: object) -> str | None:
-        if given is None:
-            return None
-        if isinstance(given, int) and not isinstance(given, bool) and given < _MINUTES_A_DAY:
-            # YAML reads 22:30 as a number of base 60, and 07:00 as a text.
-            given = f"{given // 60:02}:{given % 60:02}"
-        text = given.isoformat() if isinstance(given, date) else str(given).strip()
-        parse_moment(text)
-        return text
 
     @field_validator("engine_args")
     @classmethod
