@@ -11,7 +11,7 @@ import psutil
 from faults_ours import SQLITE, Fault, seen
 from faulty import NAME, Seen, Study
 
-CORE, WORKER = "VLLM::EngineCor", "VLLM::Worker"
+CORE, WORKER = "VLLM::EngineCore", "VLLM::Worker"
 HOST = "autotune.engine.host"
 
 
@@ -37,7 +37,7 @@ def _awaited(study: Study, victim: str) -> psutil.Process:
     while True:
         for each in study.processes():
             with suppress(psutil.NoSuchProcess):
-                if each.name() == victim or (victim == HOST and HOST in each.cmdline()):
+                if each.name().startswith(victim) or (victim == HOST and HOST in each.cmdline()):
                     return each
         time.sleep(0.05)
 
