@@ -20,6 +20,7 @@ def assembled(
     found: Iterable[Found],
     *,
     remarks: Sequence[str] = (),
+    lacking: Sequence[str] = (),
     details: Sequence[str] = (),
     block_size: int | None = None,
     is_clock_time: bool = False,
@@ -30,6 +31,7 @@ def assembled(
         path: of the file.
         found: all that its rows are.
         remarks: sentences on how it was read.
+        lacking: sentences on rows that were left out for what the file does not say of them.
         details: what ``TraceMeta.source`` says beside the name of the file.
         block_size: prompt tokens of one hash id; None takes the one that texts are hashed by where
             there are some.
@@ -54,7 +56,7 @@ def assembled(
     if not kept:
         raise TraceError(
             f"{path}: no request with prompt and output tokens",
-            hint=" ".join([*remarks, *notes.sentences()]) or "a trace needs at least one request",
+            hint=" ".join([*lacking, *notes.sentences()]) or "a trace needs at least one request",
         )
     if block_size is None:
         has_text = any(each.text for each in kept)
@@ -73,7 +75,7 @@ def assembled(
             notes,
             without_ids=prefixes.hash_ids.count(()) if known else 0,
             estimated=sum(each.estimated for each in kept),
-            remarks=tuple(remarks),
+            remarks=(*remarks, *lacking),
         ),
     )
 

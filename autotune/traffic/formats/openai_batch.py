@@ -85,12 +85,15 @@ def read(path: Path, options: ReadOptions = NO_OPTIONS) -> Trace:
             "--answers FILE tells their lengths."
         )
         details.append("outputs as long as max_tokens")
+    lacking = []
     if unlimited:
-        remarks.append(
+        lacking.append(
             f"Requests of unknown output, without max_tokens and left out: {unlimited}; "
             "--answers FILE tells their lengths."
         )
-    return assembled(path, made, remarks=remarks, details=details, block_size=BLOCK_SIZE)
+    return assembled(
+        path, made, remarks=remarks, lacking=lacking, details=details, block_size=BLOCK_SIZE
+    )
 
 
 def _asked(row: Row, texts: Texts) -> Found:
