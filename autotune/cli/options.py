@@ -195,6 +195,24 @@ NotifyUrl = Annotated[
         show_default=False,
     ),
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),
+]
+EngineArgs = Annotated[
+    list[str] | None,
+    typer.Option(help="vLLM engine argument for every candidate, key=value. Repeatable."),
+]
+Knobs = Annotated[
+    list[str] | None,
+    typer.Option(help="Further engine argument to search, name=a,b,c. Repeatable."),
+]
+EngineLogs = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where engine logs go. [default: autotune-logs]", parser=folder_of, metavar="PATH"
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli.options import (
+    Budget,
     Calibrate,
     Classes,
     DryRun,
     Engine,
+    EngineArgs,
+    EngineLogs,
     Fidelity,
     Format,
     Holdout,
+    Knobs,
     LoadOrAuto,
     LogLines,
     LogPath,
@@ -33,7 +37,6 @@ from autotune.cli.options import (
     Until,
     Warmup,
     Window,
-    folder_of,
 )
 
 if TYPE_CHECKING:
@@ -59,20 +62,11 @@ def tune(
     window: Window = None,
     load: LoadOrAuto = None,
     holdout: Holdout = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),
-    ] = None,
+    budget: Budget = None,
     classes: Classes = None,
     too_long: TooLong = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option(help="vLLM engine argument for every candidate, key=value. Repeatable."),
-    ] = None,
-    knob: Annotated[
-        list[str] | None,
-        typer.Option(help="Further engine argument to search, name=a,b,c. Repeatable."),
-    ] = None,
+    engine_arg: EngineArgs = None,
+    knob: Knobs = None,
     tile: Tile = None,
     trials: Annotated[
         int | None,
@@ -88,14 +82,7 @@ def tune(
     study_name: Annotated[
         str | None, typer.Option(help="Name of the study. [default: from model and trace]")
     ] = None,
-    log_folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where engine logs go. [default: autotune-logs]",
-            parser=folder_of,
-            metavar="PATH",
-        ),
-    ] = None,
+    log_folder: EngineLogs = None,
     status_file: StatusPath = None,
     log_file: LogPath = None,
     log_format: LogLines = None,
