@@ -157,7 +157,7 @@ def _print(checked: Checked, output: Path | None, *, as_json: bool) -> None:
     from autotune.cli.check_words import check_lines
     from autotune.cli.files import write_text
     from autotune.cli.tables import console
-    from autotune.errors import NoLongerApplies
+    from autotune.errors import EnvironmentFault, NoLongerApplies
     from storage.codec import plain
 
     text = json.dumps(plain(checked.to_json(), name="check"), indent=2, allow_nan=False)
@@ -168,6 +168,12 @@ def _print(checked: Checked, output: Path | None, *, as_json: bool) -> None:
         raise NoLongerApplies(
             f"{checked.exported.source} no longer applies: {'; '.join(checked.against)}",
             hint="measure anew with `autotune tune`, or correct what was changed",
+        )
+    if checked.served is not None and checked.served.late is not None:
+        raise EnvironmentFault(
+            f"the replay does not count: {checked.served.late}",
+            hint="client and server share this machine: let nothing else run, or send less of the "
+            "traffic with --load 0.5",
         )
 
 

@@ -58,6 +58,8 @@ def _answer(checked: Checked) -> str:
     ]
     if unknown and checked.served is None:
         return f"Nothing that was compared speaks against it; {' and '.join(unknown)} were not."
+    if checked.served is not None and checked.served.late is not None:
+        return "Nothing speaks against it, but what it brings could not be measured."
     return "It applies."
 
 
@@ -154,7 +156,9 @@ def _replay(served: Served, width: int) -> Iterator[str]:
         named = () if served.budget is None else [each.key for each in served.budget.limits]
         shown = [each for each in served.compared if _usual(each.name) or each.name in named]
         yield from ruled(heading, [_compared(each) for each in shown], width=width)
-    if served.budget is not None:
+    if served.budget is not None and served.kept is None:
+        yield f"whether it keeps the budget {served.budget.text} cannot be said"
+    elif served.budget is not None:
         kept = "keeps" if served.kept else "breaks"
         yield f"served, it {kept} the budget {served.budget.text}"
 

@@ -274,8 +274,9 @@ def judged(exported: Exported, seen: Seen, server: Server) -> Served:
         traffic=traffic.trace.sha256,
         same_traffic=same,
         budget=budget if budget.limits else None,
+        # Of a client that was late nobody knows what the server would have kept.
         kept=is_feasible(budget, measurement.metrics, measurement.failed_requests)
-        if budget.limits
+        if budget.limits and late is None
         else None,
         compared=compare(exported, measurement.metrics) if same else (),
         late=None if late is None else late.evidence,

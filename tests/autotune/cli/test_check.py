@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli import check
 from autotune.cli.check_words import check_lines, drift_table
 from autotune.engine.serve import Gone
 from autotune.engine.serve_report import Proof
+from autotune.errors import EnvironmentFault
 from autotune.export.document import Export
 from autotune.study import check_here, check_serve
 from autotune.study.check import Checked
@@ -189,9 +191,11 @@ def test_what_serving_showed_is_told_in_tables(tmp_path: Path) -> None:
         "+5.0%",
         "client_bound: requests left late",
         "2 processes ended, 2 (b) had to be ended, 1 segments of shared memory removed",
-        "It applies.",
+        "Nothing speaks against it, but what it brings could not be measured.",
     ):
         assert part in text
+    with pytest.raises(EnvironmentFault, match="does not count: requests left late"):
+        check._print(checked, None, as_json=False)
     stays = Gone("ended by SIGKILL", 2.0, (), (), (), (), listens=True)
     left = Checked(exported, (), served=served(tmp_path, stays))
     assert "the server is NOT gone: something answers at its port" in check_lines(left, width=80)
