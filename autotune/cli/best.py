@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Storage, StudyName
+from autotune.cli.options import OtherBudget, Storage, StudyName
 
 if TYPE_CHECKING:
     from autotune.study.judgement import Judgement
@@ -32,13 +32,7 @@ def best(
     *,
     storage: Storage = None,
     study_name: StudyName = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Judge what is stored by these limits instead; nothing is measured.",
-            show_default=False,
-        ),
-    ] = None,
+    budget: OtherBudget = None,
     trace: Annotated[
         Path | None,
         typer.Option(

@@ -199,6 +199,13 @@ Budget = Annotated[
     str | None,
     typer.Option(help="Latency limits in ms: 'ttft_p95:800 tpot_p95:40 itl_p99@short:60'."),
 ]
+OtherBudget = Annotated[
+    str | None,
+    typer.Option(
+        help="Judge what is stored by these limits instead; nothing is measured.",
+        show_default=False,
+    ),
+]
 EngineArgs = Annotated[
     list[str] | None,
     typer.Option(help="vLLM engine argument for every candidate, key=value. Repeatable."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Storage, StudyName
+from autotune.cli.options import OtherBudget, Storage, StudyName
 
 if TYPE_CHECKING:
     from autotune.study.report import Report
@@ -25,13 +25,7 @@ def report(
     *,
     storage: Storage = None,
     study_name: StudyName = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Judge what is stored by these limits instead; nothing is measured.",
-            show_default=False,
-        ),
-    ] = None,
+    budget: OtherBudget = None,
     output_format: Annotated[
         ReportFormat,
         typer.Option("--format", help="text for one screen of 80 columns, or json."),
